@@ -323,6 +323,7 @@ func TestTheModuleKeepsWhatPreventsAccidents(t *testing.T) {
 		// An application may store an expireAt of its own.
 		"google_firestore_index.analyses":    {`i if var.create_indexes }`}, // another deployment may have made them
 		"google_firestore_field.exempt":      {`each.key == "expireAt" ? var.keep_finished_days[*] : []`},
+		"google_firestore_field.keys":        {`= "${local.collection_group}Keys"`, `try(each.value.ttl, false) ? [true] : []`},
 		"google_project_iam_member.database": {`"resource.name == \"projects/${var.project}/databases/${each.value.database}\""`},
 		// An apply must not undo what a build has deployed.
 		"google_cloud_run_v2_service.worker": {

@@ -18,12 +18,18 @@ func TestThePagesShowTheExamplesAsTheyAre(t *testing.T) {
 			"examples/library/service/main.go", "examples/library/payments/main.go",
 			"examples/library/charge/charge.go", "examples/library/charge/charge_test.go", "examples/library/longrun/main.go",
 		},
-		"js":     {"examples/node/submit.js", "examples/node/analyzer.js"},
-		"python": {"examples/python/submit.py", "examples/python/analyzer.py", "examples/python/endpoint.py", "examples/python/ratelimit.py", "examples/python/charge.py"},
+		"js": {"examples/express/analyzer.js", "examples/express/resume.js", "examples/node/submit.js", "examples/node/analyzer.js",
+			"../clients/node/examples/analysis.mjs", "../clients/node/examples/program.mjs", "../clients/node/examples/service.mjs"},
+		"python": {"examples/fastapi/analyzer.py", "examples/fastapi/resume.py", "examples/python/count.py",
+			"examples/python/pages.py", "examples/python/upload.py", "examples/python/large.py",
+			"examples/python/submit.py", "examples/python/analyzer.py", "examples/python/endpoint.py",
+			"examples/python/ratelimit.py", "examples/python/charge.py",
+			"../clients/python/examples/analyzer.py", "../clients/python/examples/service.py"},
 	}
 	for page, most := range map[string]int{
-		"guide.md": 1000, "library.md": 250, "payments.md": 120, "acts.md": 160,
-		"rate-limits.md": 120, "do.md": 120, "pubsub.md": 120, "test-your-handler.md": 120, "idempotent.md": 120, "long.md": 200, "keys.md": 160,
+		"analyzer.md": 250, "tutorial.md": 200, "from-express.md": 250, "from-fastapi.md": 250, "large-files.md": 120,
+		"library.md": 250, "payments.md": 120, "acts.md": 160,
+		"rate-limits.md": 120, "do.md": 120, "pubsub.md": 120, "test-your-handler.md": 120, "idempotent.md": 120, "long.md": 200, "keys.md": 250,
 	} {
 		text := read(t, page)
 		shown := fenced.FindAllStringSubmatch(text, -1)
@@ -38,8 +44,42 @@ func TestThePagesShowTheExamplesAsTheyAre(t *testing.T) {
 	}
 }
 
+var diffs = regexp.MustCompile("(?ms)^```diff\n--- (\\S+)\n\\+\\+\\+ (\\S+)\n(.*?)\n```$")
+
+// A diff leads from one file of the examples to another. Its hunks are separated by lines of "@@".
+func TestTheDiffsAreThoseOfTheExamples(t *testing.T) {
+	for _, page := range []string{"from-go.md", "from-express.md", "from-fastapi.md"} {
+		shown := diffs.FindAllStringSubmatch(read(t, page), -1)
+		if len(shown) == 0 {
+			t.Errorf("%s has no diff", page)
+		}
+		for _, diff := range shown {
+			for hunk := range strings.SplitSeq(diff[3], "\n@@\n") {
+				for sign, file := range map[string]string{"-": diff[1], "+": diff[2]} {
+					if text := side(hunk, sign); !strings.Contains(read(t, "examples/"+file), text) {
+						t.Errorf("%s: %s does not have\n%s", page, file, text)
+					}
+				}
+			}
+		}
+	}
+}
+
+// side returns the lines of a hunk that one of the two files has: those with the sign, or with none.
+func side(hunk, sign string) string {
+	lines := []string{}
+	for line := range strings.SplitSeq(hunk, "\n") {
+		if mark := (line + " ")[:1]; mark == sign || mark == " " {
+			lines = append(lines, (line + " ")[1:max(1, len(line))])
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
 func TestTheLockFilesOfNpmHaveNoURL(t *testing.T) {
-	for file, packages := range map[string]int{"examples/node/package-lock.json": 50, "../locks/document/server/web/testdata/package-lock.json": 1} {
+	for file, packages := range map[string]int{
+		"examples/node/package-lock.json": 50, "examples/express/package-lock.json": 50,
+		"../locks/document/server/web/testdata/package-lock.json": 1} {
 		lock := read(t, file)
 		if n := strings.Count(lock, `"integrity": "sha512-`); n < packages {
 			t.Errorf("%s: %d packages have a checksum", file, n)

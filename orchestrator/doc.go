@@ -98,7 +98,8 @@
 // followed, and network errors are retried; after 429 and 503, Retry-After (seconds, or an HTTP date,
 // which is compared with the answer's own Date) is the wait until then. If its Content-Type is
 // application/x-ndjson, or another name of lines of JSON such as application/jsonl, the body of a 2xx
-// answer is reports, and at the end {"result": …} or {"error": {"code", "message", "permanent"}}.
+// answer is reports, and at the end {"result": …} or {"error": {"code", "message", "permanent"}}, which may
+// have "retry_after" beside it, as a program's line.
 // Nothing is read after that line; without it the job is retried. A user and password in the URL are
 // sent as basic authentication.
 // Only ctx bounds the wait for the answer.

@@ -174,7 +174,7 @@ type line struct {
 	Message    *string         `json:"message"`
 	Checkpoint json.RawMessage `json:"checkpoint"`
 	Error      json.RawMessage `json:"error"`
-	RetryAfter *float64        `json:"retry_after"` // seconds; only from a program
+	RetryAfter *float64        `json:"retry_after"` // seconds; from an endpoint only beside an error
 	Result     json.RawMessage `json:"result"`      // only from an endpoint; null if it stands alone
 
 	Ack     json.RawMessage `json:"ack"` // only from a program, like the following ones
@@ -386,5 +386,8 @@ func (s *stream) result(endpoint string) (Result, error) {
 	}
 	var f failure
 	f.parse(s.last.Error) // an error of another form is a temporary one
+	if s.last.RetryAfter != nil {
+		f.wait = retryAfter(*s.last.RetryAfter)
+	}
 	return nil, f.error(endpoint + " reported an error")
 }

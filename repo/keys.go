@@ -7,10 +7,13 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"cloud.google.com/go/firestore"
+	"golang.org/x/sync/errgroup"
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -23,7 +26,8 @@ type Concurrency struct {
 	// Key returns the key of a document with these fields, and perhaps others; empty: it is not limited. Nil:
 	// the key is the first of Fields, if that is a text, a number or a boolean.
 	Key func(fields map[string]any) string
-	// Limit returns how many analyses with that key may run at a time. It may change. Zero or less: none.
+	// Limit returns how many analyses with that key may run at a time, up to 1,000. It may change. Zero or
+	// less: none.
 	Limit func(key string) int
 	// Hold keeps the slot of an analysis that must run again until its next attempt.
 	Hold bool
@@ -71,11 +75,16 @@ func (c *Concurrency) key(r reading) string {
 	switch v := value.(type) {
 	case string:
 		return cut(v)
-	case int64, float64, bool:
+	case float64: // one account may be 1000000 in Node, and 1e6 in Python
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	case int64, bool:
 		return fmt.Sprint(v)
 	}
 	return ""
 }
+
+// maxSlots bounds the slots of one key, which are in one document.
+const maxSlots = 1000
 
 // limitKeys lets the locks of a take slots, if o has a Concurrency.
 func (a *Analyses) limitKeys(d *Database, o Options) {
@@ -85,12 +94,16 @@ func (a *Analyses) limitKeys(d *Database, o Options) {
 	name := func(id string) slog.Attr { return slog.String("key_hash", id) }
 	a.Keys = &analysislock.Keys{
 		Store: keyStore{&documents[analysislock.Key]{
-			db: d, collection: d.client.Collection(o.Collection + "Keys"), noun: "key", log: o.Log,
+			db: d, collection: d.client.Collection(KeyCollection(o.Collection)), noun: "key", log: o.Log,
 			codec: keyCodec{lockCodec{policy: o.Policy, log: o.Log, name: name}},
 		}},
-		Limit: o.Concurrency.Limit, Parked: a.parked,
+		Limit:  func(key string) int { return min(o.Concurrency.Limit(key), maxSlots) },
+		Parked: a.parked,
 	}
 }
+
+// KeyCollection returns the collection of the records of the keys of a collection.
+func KeyCollection(collection string) string { return collection + "Keys" }
 
 // keyStore has one document for each key whose record is Kept.
 type keyStore struct{ *documents[analysislock.Key] }
@@ -135,7 +148,23 @@ func (keyCodec) changes(prev analysislock.Key, next *analysislock.Key, _ *revisi
 	if !maps.Equal(prev.Slots, next.Slots) {
 		fields["slots"] = slotsValue(next.Slots)
 	}
+	if len(fields) > 0 {
+		fields["expireAt"] = keyExpiry(next)
+	}
 	return fields
+}
+
+// keyExpiry returns when a TTL policy may delete the record, a day after its last slot has expired: a worker that
+// crashes may leave a record that nobody reads again. A record for which somebody waits must stay.
+func keyExpiry(k *analysislock.Key) any {
+	if k.Waiting || len(k.Slots) == 0 {
+		return firestore.Delete
+	}
+	ends := make([]time.Time, 0, len(k.Slots))
+	for _, s := range k.Slots {
+		ends = append(ends, s.Lease.ExpiresAt)
+	}
+	return slices.MaxFunc(ends, time.Time.Compare).Add(24 * time.Hour)
 }
 
 func keyFields(k analysislock.Key) map[string]any {
@@ -156,10 +185,26 @@ func slotsValue(slots map[string]analysislock.Slotted) map[string]any {
 // maxParkedReads is how many documents a search for parked analyses reads at most.
 const maxParkedReads = 1000
 
-// parked implements Keys.Parked. It needs only Firestore's own index of parkedFor.
+// maxLeaving is how many finished analyses leave a line at the same time.
+const maxLeaving = 32
+
+// leaveLine removes the place of an analysis that a program has finished which does not know keys, if the
+// document has not changed since.
+func leaveLine(ctx context.Context, snap *firestore.DocumentSnapshot) error {
+	_, err := snap.Ref.Update(ctx, []firestore.Update{
+		{Path: "parkedFor", Value: firestore.Delete}, {Path: "parkedAt", Value: firestore.Delete},
+	}, firestore.LastUpdateTime(snap.UpdateTime))
+	return err
+}
+
+// parked implements Keys.Parked. It needs only Firestore's own index of parkedFor. Finished analyses leave the
+// line, so that they do not hide others.
 func (a *Analyses) parked(ctx context.Context, keyID string, limit int) (found []analysislock.Analysis, err error) {
 	q := a.documents.collection.Where("parkedFor", ">", keyID+" ").Where("parkedFor", "<", keyID+"!").
 		OrderBy("parkedFor", firestore.Asc).Select(a.parkedFields()...)
+	var leaving errgroup.Group
+	leaving.SetLimit(maxLeaving)
+	defer func() { _ = leaving.Wait() }() // the next search meets those that have not left
 	for read, size := 0, max(limit, 1); len(found) < limit && read < maxParkedReads; size = 100 {
 		n := 0
 		for snap, err := range eachDocument(ctx, "find parked analyses", q.Limit(size)) {
@@ -168,7 +213,12 @@ func (a *Analyses) parked(ctx context.Context, keyID string, limit int) (found [
 			}
 			n++
 			q = q.StartAfter(snap)
-			if d := a.decode(snapshot(snap)); d.Malformed == nil && lease.Orphaned(d.Lock, d.ReadAt) {
+			d := a.decode(snapshot(snap))
+			switch {
+			case d.Malformed != nil:
+			case d.Finished():
+				leaving.Go(func() error { return leaveLine(ctx, snap) })
+			case lease.Orphaned(d.Lock, d.ReadAt):
 				found = append(found, d)
 			}
 		}

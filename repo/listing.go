@@ -108,17 +108,32 @@ func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.An
 	return a.oldest(ctx, limit, "updatedAt", time.UnixMilli(0), updated)
 }
 
+// maxParkedBefore is the number of parked analyses that OldestUnfinished passes over. Recovery calls it each minute.
+const maxParkedBefore = 300
+
+// CountParked returns how many analyses wait for a slot of their key, as Count does.
+func (a *Analyses) CountParked(ctx context.Context) (int64, error) {
+	return count(ctx, a.documents.collection.Where("parkedAt", ">", ""))
+}
+
 // OldestUnfinished reads, without input and result, the analysis that is QUEUED or
 // PROCESSING and has the earliest createdAt. found is false if there is none. ReadAt is
 // Firestore's time of the reading. Malformed is set as by Page. It does not find an analysis
-// without a createdAt that can be read, or with one before 1971, such as 0.
+// without a createdAt that can be read, or with one before 1971, such as 0. It passes over parked analyses; if
+// the oldest 300 are parked, found is false.
 //
 // It makes one query for each type of createdAt, of one document, and another of up to 3,000 if the
-// createdAt of that one cannot be read, each within 15 s. It needs the index of status and createdAt. Errors:
+// createdAt of that one cannot be read, each within 15 s. If the oldest is parked, it makes them once more, of up to
+// 300. It needs the index of status and createdAt. Errors:
 // ErrUnread, after about 3,000 such documents of one type: the oldest is unknown; those of Orphaned.
 func (a *Analyses) OldestUnfinished(ctx context.Context) (oldest analysislock.Analysis, found bool, err error) {
 	created := func(d *analysislock.Analysis) time.Time { return d.CreatedAt }
+	parked := func(d analysislock.Analysis) bool { return !d.ParkedAt.IsZero() }
 	all, err := a.oldest(ctx, 1, "createdAt", earliest, created)
+	if err == nil && slices.ContainsFunc(all, parked) {
+		all, err = a.oldest(ctx, maxParkedBefore, "createdAt", earliest, created)
+		all = slices.DeleteFunc(all, parked)
+	}
 	if err != nil || len(all) == 0 {
 		return oldest, false, err
 	}

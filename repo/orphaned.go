@@ -17,8 +17,8 @@ const (
 	orphanPage     = 1000 // documents that are read at once: Firestore bills them, needed or not
 	maxOrphanReads = 100_000
 	orphanTimeout  = 10 * time.Second
-	// parkedPage is orphanPage where analyses may be parked.
-	parkedPage = 500
+	// parkedPage is orphanPage of the queries by update where analyses may be parked.
+	parkedPage = 200
 )
 
 // maxWarnings is the number of skipped documents that a call of Orphaned logs.
@@ -35,10 +35,12 @@ const maxWarnings = 10
 //
 // Each query also reads analyses that are held, finished or waiting: up to 100,000, in pages of
 // 1,000, within 10 s. The next call continues where it ended, so that those which need no delivery
-// do not hide others. A query by update also ends after a page that is mostly parked analyses: with any
-// number of them, a call reads 500 from each end. An error ends a query; Orphaned returns it only
-// if the query had read nothing, and continues with the next query. It skips a malformed analysis, or one whose id
-// analysislock.CheckID refuses, and logs a warning about the first ten.
+// do not hide others. A query by update also ends after a page of 200 that is mostly parked analyses, which
+// need no delivery: more does not report the rest. From the newest update it then goes back only one more TTL.
+// So any number of parked ones costs a call 200 reads, and at most 200 more if some were parked within two
+// TTLs. An error ends a query; Orphaned returns it only if the query had read nothing, and continues with the
+// next query. It skips a malformed analysis, or one whose id analysislock.CheckID refuses, and logs a warning
+// about the first ten.
 //
 // Errors, also together with those found: lease.ErrUnavailable; lease.ErrRefused, for
 // example if the index in deploy/firestore.indexes.json is missing: Firestore's message
@@ -83,15 +85,20 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 	page := orphanPage
 	if a.codec.keys != nil {
 		page = parkedPage
-		a.stopped[len(queries)-1].Store(nil) // what is new among parked ones is at this end
 	}
-	ended, failed := false, error(nil)
+	ended, parked, failed := false, false, error(nil)
 	for i := range queries {
-		if i == len(queries)-1 && (ended || failed != nil) {
+		last := i == len(queries)-1
+		if last && (ended || failed != nil) {
 			break
 		}
-		ended, failed = a.orphanPages(ctx, queries[i], &a.stopped[i], min(limit, page), visit)
-		more, err = more || !ended, errors.Join(err, failed)
+		if last && parked { // what has come since the last call is at this end
+			queries[i] = anyOf(a.unfinished(), within("updatedAt", cutoff.Add(-a.TTL()), cutoff)).
+				OrderBy("updatedAt", firestore.Desc)
+			a.stopped[i].Store(nil)
+		}
+		ended, parked, failed = a.orphanPages(ctx, queries[i], &a.stopped[i], min(limit, page), visit)
+		more, err = more || !ended && !parked, errors.Join(err, failed)
 		if len(due) == limit {
 			return due, true, err
 		}
@@ -129,11 +136,12 @@ func (a *Analyses) orphanFields() []string {
 // It begins after stopped, if that is not nil. At the limit of its time or its reads, after a page with
 // more parked analyses than others, or after an error, it stores the last document in stopped. It returns an
 // error only if it has read none.
-// asked is the local time of the page's request. ended is false if there may be others.
+// asked is the local time of the page's request. ended is false if there may be others; parked, if they are
+// mostly parked.
 func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query,
 	stopped *atomic.Pointer[firestore.DocumentSnapshot], size int,
 	visit func(snap *firestore.DocumentSnapshot, asked time.Time) (parked, more bool),
-) (ended bool, err error) {
+) (ended, parked bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, orphanTimeout)
 	defer cancel()
 	q = q.Limit(size).Select(a.orphanFields()...)
@@ -151,24 +159,25 @@ func (a *Analyses) orphanPages(ctx context.Context, q firestore.Query,
 				if read+n > 0 {
 					err = nil
 				}
-				return false, err
+				return false, false, err
 			}
 			n, last = n+1, snap
-			parked, more := visit(snap, asked)
-			if parked {
+			waits, more := visit(snap, asked)
+			if waits {
 				waiting++
 			}
 			if !more {
-				return false, nil
+				return false, false, nil
 			}
 		}
 		if n < size {
-			return true, nil
+			return true, false, nil
 		}
 		if read += n; waiting > n/2 {
+			parked = true
 			break
 		}
 	}
 	stopped.Store(last)
-	return false, nil
+	return false, parked, nil
 }

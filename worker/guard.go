@@ -79,6 +79,7 @@ func (g *Guard) collection(k Kind, options repo.Options) (c collection, err erro
 	}}
 	if options.Concurrency != nil {
 		c.runner.Keys, c.runner.HoldKeys = analyses, options.Concurrency.Hold
+		c.runner.Parked, c.runner.Keyless = analyses.CountParked, &delivery.Keyless{}
 	}
 	if k.Name != analysis {
 		c.runner.Names.Kind, c.runner.Telemetry = k.Name, g.telemetry.OfKind(k.Name)

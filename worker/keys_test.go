@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -11,10 +12,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/firestore"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
@@ -29,7 +32,10 @@ type keyed struct {
 	work *worker.Work
 	docs *firestore.Client
 
-	lasts time.Duration // of a run
+	lasts time.Duration         // of a run
+	fails func(id string) error // of a run that has lasted so long; nil: none fails
+	each  func(job worker.Job)  // is called when a run begins; nil: nothing is
+	late  time.Duration         // of the deliveries that are not for a slot
 
 	mu      sync.Mutex
 	begun   []string
@@ -47,18 +53,33 @@ func serveKeyed(t *testing.T, k worker.Kind, o worker.Options, dial ...grpc.Dial
 		s.begun = append(s.begun, job.AnalysisID)
 		s.running[tenant]++
 		s.most[tenant] = max(s.most[tenant], s.running[tenant])
+		if s.each != nil {
+			s.each(job)
+		}
+		lasts := s.lasts
 		s.mu.Unlock()
 		select {
 		case <-ctx.Done():
-		case <-time.After(s.lasts):
+		case <-time.After(lasts):
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.running[tenant]--
+		if s.fails != nil {
+			return "done", s.fails(job.AnalysisID)
+		}
 		return "done", ctx.Err()
 	}
-	s.work = s.Guard(o, dial...).MustRegister(k)
-	s.Mux.Handle("POST "+s.work.Path, s.work.Handler())
+	g := s.Guard(o, dial...)
+	s.work = g.MustRegister(k)
+	handler := s.work.Handler()
+	s.Mux.HandleFunc("POST "+s.work.Path, func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.Header.Get("X-CloudTasks-TaskName"), "-slot") {
+			time.Sleep(s.late)
+		}
+		handler.ServeHTTP(w, r)
+	})
+	s.Mux.Handle("POST /internal/tasks/recover", g.Recovery())
 	conn, err := s.Firestore.Dial()
 	if err != nil {
 		t.Fatal(err)
@@ -83,6 +104,27 @@ func (s *keyed) submit(t *testing.T, tenant string, count int) {
 		}
 		time.Sleep(time.Second)
 	}
+}
+
+// ran returns the analyses in the order in which their runs began.
+func (s *keyed) ran() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.begun)
+}
+
+// last sets how long a run lasts.
+func (s *keyed) last(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lasts = d
+}
+
+// recovery makes one call of recovery, and returns its answer.
+func (s *keyed) recovery() string {
+	answer := httptest.NewRecorder()
+	s.Mux.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, "/internal/tasks/recover", nil))
+	return answer.Body.String()
 }
 
 // idle waits for the end of all tasks, and checks that all is READY and nothing is left of the keys.
@@ -135,11 +177,204 @@ func TestKey(t *testing.T) {
 				if s.most["a"] != 1 || s.most["b"] != 2 || s.most["free"] < 3 {
 					t.Errorf("at a time ran %v, want one of a, two of b and all of free", s.most)
 				}
-				order := slices.DeleteFunc(s.begun, func(id string) bool { return id[0] != 'a' })
+				order := slices.DeleteFunc(s.ran(), func(id string) bool { return id[0] != 'a' })
 				if !slices.IsSorted(order) {
 					t.Errorf("ran in the order %q", order)
 				}
 			})
+		})
+	}
+}
+
+// The document of a parked analysis is deleted when its delivery is booked. That delivery finds nothing, so it cannot
+// know the key: the next call of recovery books the next analysis.
+func TestKey_DeletedAfterItsBooking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s *keyed
+		var deleted atomic.Bool
+		s = serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant"}, grpc.WithChainUnaryInterceptor(func(
+			ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+			opts ...grpc.CallOption,
+		) error {
+			create, _ := req.(*cloudtaskspb.CreateTaskRequest)
+			if strings.HasSuffix(create.GetTask().GetName(), "-slot") && deleted.CompareAndSwap(false, true) {
+				if _, err := s.docs.Collection("analyses").Doc("a1").Delete(ctx); err != nil {
+					t.Error(err)
+				}
+			}
+			return invoke(ctx, method, req, reply, conn, opts...)
+		}))
+		s.submit(t, "a", 3)
+		time.Sleep(time.Minute)
+		if !deleted.Load() || !slices.Equal(s.ran(), []string{"a0"}) {
+			t.Fatalf("deleted: %v, and ran %q; want only a0", deleted.Load(), s.ran())
+		}
+		if got := s.recovery(); !strings.Contains(got, `"found":0,"booked":1`) {
+			t.Errorf("recovery answers %s, want the next one booked", got)
+		}
+		s.idle(t, 2)
+	})
+}
+
+// An attempt keeps the slot for its next one with KeyHold, and without it if it was only interrupted: then the next
+// analysis does not run between its halves.
+func TestKey_InterruptedRunsKeepTheirSlot(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant", RunTimeout: 20 * time.Second})
+			s.lasts, s.late = time.Minute, 300*time.Millisecond
+			s.fails = func(string) error {
+				if len(s.begun) > 1 {
+					return nil
+				}
+				if fails {
+					return errors.New("for now")
+				}
+				return context.DeadlineExceeded
+			}
+			s.each = func(job worker.Job) {
+				s.lasts = 10 * time.Second
+				if len(s.begun) == 1 && !fails {
+					s.lasts = time.Minute
+					_ = job.Checkpoint(t.Context(), 1)
+				}
+			}
+			s.submit(t, "a", 3)
+			s.idle(t, 3)
+			want := []string{"a0", "a0", "a1", "a2"}
+			if fails {
+				want = []string{"a0", "a1", "a2", "a0"}
+			}
+			if !slices.Equal(s.ran(), want) {
+				t.Errorf("fails: %v, and ran %q; want %q", fails, s.ran(), want)
+			}
+		})
+	}
+}
+
+// An operator cancels or deletes an analysis that keeps its key for six hours: recovery frees the key.
+func TestKey_EndOfOneThatHolds(t *testing.T) {
+	for name, end := range map[string]func(ctx context.Context, s *keyed) error{
+		"cancel": func(ctx context.Context, s *keyed) error {
+			_, err := s.work.Operator().Cancel(ctx, "a0", "me", nil)
+			return err
+		},
+		"delete": func(ctx context.Context, s *keyed) error {
+			_, err := s.docs.Collection("analyses").Doc("a0").Delete(ctx)
+			return err
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant", KeyHold: true})
+			s.fails = func(id string) error {
+				if id == "a0" {
+					return worker.RetryAfter(errors.New("later"), 6*time.Hour)
+				}
+				return nil
+			}
+			s.submit(t, "a", 2)
+			time.Sleep(time.Minute)
+			if got := s.recovery(); !strings.Contains(got, `"booked":0`) {
+				t.Errorf("%s: before it recovery answers %s, want nothing booked", name, got)
+			}
+			if err := end(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+			if got := s.recovery(); !strings.Contains(got, `"booked":1`) {
+				t.Errorf("%s: recovery answers %s, want the next one booked", name, got)
+			}
+			time.Sleep(time.Minute)
+			if want := []string{"a0", "a1"}; !slices.Equal(s.ran(), want) {
+				t.Errorf("%s: ran %q, want %q", name, s.ran(), want)
+			}
+			_ = s.Tasks.Idle(t.Context())
+		})
+	}
+}
+
+// A worker died with the slot of its analysis, and an operator unlocks that: its next delivery takes over the slot.
+func TestKey_UnlockedTakesOverItsSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant"})
+		s.last(time.Hour)
+		s.submit(t, "a", 1)
+		synctest.Wait()
+		s.last(time.Second)
+		if _, err := s.work.Operator().Unlock(t.Context(), "a0", "me", nil, ""); err != nil {
+			t.Fatal(err)
+		}
+		d, err := s.work.Run(t.Context(), "a0")
+		if err != nil || d.Outcome != "ready" {
+			t.Errorf("after the unlock: %+v, %v", d, err)
+		}
+	})
+}
+
+// A limit of zero or less pauses a key, also if an attempt was kept for its analysis: nothing begins. When the limit
+// is back, recovery goes on in the same order. A limit over 1,000 is 1,000, and without KeyLimit it is 1, whatever
+// Options say.
+func TestKey_Limits(t *testing.T) {
+	for _, paused := range []int{0, -1} {
+		synctest.Test(t, func(t *testing.T) {
+			var limit atomic.Int64
+			limit.Store(1)
+			s := serveKeyed(t, worker.Kind{
+				KeyFields: []string{"input.tenant"}, KeyHold: true, KeyLimit: func(string) int { return int(limit.Load()) },
+			}, worker.Options{})
+			s.fails = func(string) error {
+				if len(s.begun) > 1 {
+					return nil
+				}
+				limit.Store(int64(paused))
+				return errors.New("for now")
+			}
+			s.submit(t, "a", 3)
+			time.Sleep(time.Hour)
+			if got := s.recovery(); !slices.Equal(s.ran(), []string{"a0"}) || !strings.Contains(got, `"booked":0`) {
+				t.Errorf("with the limit %d ran %q, and recovery answered %s; want only a0", paused, s.ran(), got)
+			}
+			limit.Store(1)
+			s.recovery()
+			s.idle(t, 3)
+			if want := []string{"a0", "a0", "a1", "a2"}; !slices.Equal(s.ran(), want) {
+				t.Errorf("ran %q, want %q", s.ran(), want)
+			}
+		})
+	}
+
+	for want, k := range map[int]worker.Kind{
+		1:    {KeyFields: []string{"input.tenant"}},
+		1000: {KeyFields: []string{"input.tenant"}, KeyLimit: func(string) int { return 2000 }},
+		2:    {},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := serveKeyed(t, k, worker.Options{KeyField: "input.other", KeyLimit: 2})
+			if want == 2 {
+				s = serveKeyed(t, k, worker.Options{KeyField: "input.tenant", KeyLimit: 2})
+			}
+			s.submit(t, "a", 1)
+			synctest.Wait()
+			d, err := s.work.Operator().Summary(t.Context(), "a0")
+			state, stateErr := s.work.Operator().KeyState(t.Context(), &d, false)
+			if err != nil || stateErr != nil || state.Limit != want {
+				t.Errorf("the limit is %d, %v, %v; want %d", state.Limit, err, stateErr, want)
+			}
+			s.idle(t, 1)
+		})
+	}
+}
+
+// A kind that has a limit and no key would not be limited.
+func TestKey_NeedsFields(t *testing.T) {
+	run := func(context.Context, worker.Job) (any, error) { return "done", nil }
+	for name, k := range map[string]worker.Kind{
+		"a limit": {Run: run, KeyLimit: func(string) int { return 1 }}, "hold": {Run: run, KeyHold: true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			g := workertest.New(t).Guard(worker.Options{})
+			if _, err := g.Register(k); err == nil || !strings.Contains(err.Error(), "need KeyFields") {
+				t.Errorf("%s without KeyFields: %v", name, err)
+			}
 		})
 	}
 }
@@ -223,6 +458,22 @@ func TestKey_ParkingCosts(t *testing.T) {
 	})
 }
 
+// The end of a run wakes as many as slots are free. What that reads does not grow with the limit.
+func TestKey_WakingCosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant", KeyLimit: 20})
+		s.lasts = time.Minute
+		s.submit(t, "b", 45)
+		time.Sleep(14500 * time.Millisecond) // until a moment before the end of the first
+		before := s.Firestore.Usage().Reads
+		time.Sleep(time.Second)
+		if got := s.Firestore.Usage().Reads - before; len(s.ran()) != 21 || got > 6 {
+			t.Errorf("the end of a run began %d others with %d reads, want 1 with at most 6", len(s.ran())-20, got)
+		}
+		s.idle(t, 45)
+	})
+}
+
 // Why an analysis does not run: who has the slots of its key, and how many come before it.
 func TestKey_State(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -258,9 +509,6 @@ func TestKey_State(t *testing.T) {
 func TestKey_Recovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant"})
-		g := s.Guard(worker.Options{KeyField: "input.tenant"})
-		s.Mux.Handle("POST /internal/tasks/recover", g.Recovery())
-		g.MustRegister(worker.Kind{}).Handler() // so that recovery includes the kind
 
 		const iso = "2006-01-02T15:04:05.000Z"
 		id, past := fmt.Sprintf("%x", sha256.Sum256([]byte("a"))), time.Now().Add(-time.Hour).UTC()
@@ -279,21 +527,16 @@ func TestKey_Recovery(t *testing.T) {
 		slot := map[string]any{"analysis": "dead", "lockExpiresAt": time.Now().Add(2 * time.Minute).UTC().Format(iso)}
 		put("analysesKeys", id, map[string]any{"key": "a", "waiting": true, "slots": map[string]any{"w/1": slot}})
 
-		recovery := func() string {
-			answer := httptest.NewRecorder()
-			s.Mux.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, "/internal/tasks/recover", nil))
-			return answer.Body.String()
-		}
-		if got := recovery(); !strings.Contains(got, `"found":0,"booked":0`) {
+		if got := s.recovery(); !strings.Contains(got, `"found":0,"booked":0`) {
 			t.Errorf("with a slot that is held, recovery answers %s", got)
 		}
 		time.Sleep(3 * time.Minute)
-		if got := recovery(); !strings.Contains(got, `"found":0,"booked":1`) {
+		if got := s.recovery(); !strings.Contains(got, `"found":0,"booked":1`) {
 			t.Errorf("with a free slot, recovery answers %s", got)
 		}
 		s.idle(t, 3)
-		if want := []string{"a2", "a1", "a0"}; !slices.Equal(s.begun, want) {
-			t.Errorf("ran %q, want %q", s.begun, want)
+		if want := []string{"a2", "a1", "a0"}; !slices.Equal(s.ran(), want) {
+			t.Errorf("ran %q, want %q", s.ran(), want)
 		}
 	})
 }

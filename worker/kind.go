@@ -66,18 +66,18 @@ type Kind struct {
 	Fields Fields `json:"fields,omitzero"` // the vocabulary of the documents
 	// KeyFields names the fields of a document that Key reads, such as tenant or input.account. With them, at
 	// most KeyLimit documents with the same key run at a time, and the others wait without a delivery, in the
-	// order of their creation. It needs a Queue. The default is the KeyField of Options.
+	// order of their creation. It needs a Queue, and cannot be used with Start. The default is the KeyField of Options.
 	KeyFields []string `json:"key_fields,omitempty"`
 	// Key returns the key of a document with these fields, which are nested as in the document and may be missing;
 	// an empty key is not limited. It must be pure and fast, and must not panic. By default the key is the first
 	// of KeyFields, if that is a text, a number or a boolean.
 	Key func(fields map[string]any) string `json:"-"`
-	// KeyLimit returns how many documents with that key may run at a time. It may change from call to call;
-	// zero lets none run. The default is the KeyLimit of Options.
+	// KeyLimit returns how many documents with that key may run at a time, up to 1,000. It may change from call
+	// to call. Zero or less pauses the key: what runs ends, and nothing else begins. The default is 1.
 	KeyLimit func(key string) int `json:"-"`
 	// KeyHold keeps the key of a document that must run again until its next attempt. With a limit of 1,
 	// documents then run strictly one after the other, and one that keeps failing holds up its key. By default
-	// the next document passes. The KeyHold of Options sets it for all kinds.
+	// the next document passes.
 	KeyHold bool `json:"key_hold,omitempty"`
 	// RunTimeout limits one run. The default is the RunTimeout of Options.
 	RunTimeout time.Duration `json:"-"`
@@ -170,17 +170,34 @@ func (k Kind) Filled() (Kind, error) {
 	return k, nil
 }
 
+// checkKeys returns an error if the keys of a kind that runs cannot work with o, or its limit limits nothing.
+func (k Kind) checkKeys(o Options) error {
+	keyed, queued := k.concurrency(o) != nil, o.Queue != (Queue{})
+	switch {
+	case k.Run == nil && k.Start == nil:
+		return nil
+	case keyed && !queued:
+		return errors.New("KeyFields need Options.Queue, TASK_QUEUE")
+	case keyed && k.Start != nil: // an execution of a job for each of 10,000 that only wait
+		return errors.New("a Start cannot limit its runs by a key: remove KeyFields, or the KeyField of Options")
+	case !keyed && (k.KeyLimit != nil || k.KeyHold):
+		return errors.New("KeyLimit and KeyHold need KeyFields, or the KeyField of Options")
+	}
+	return nil
+}
+
 // concurrency returns the limit of this kind's keys with the defaults of o; nil: there is none.
 func (k Kind) concurrency(o Options) *repo.Concurrency {
-	c := &repo.Concurrency{Fields: k.KeyFields, Key: k.Key, Limit: k.KeyLimit, Hold: k.KeyHold || o.KeyHold}
-	if len(c.Fields) == 0 && c.Key == nil {
+	if len(k.KeyFields) == 0 && k.Key == nil {
 		if o.KeyField == "" || k.Name == recordsName {
 			return nil
 		}
-		c.Fields = []string{o.KeyField}
+		k.KeyFields, k.KeyHold = []string{o.KeyField}, k.KeyHold || o.KeyHold
+	} else {
+		o.KeyLimit = 1
 	}
-	if c.Limit == nil {
-		c.Limit = func(string) int { return max(1, o.KeyLimit) }
+	if k.KeyLimit == nil {
+		k.KeyLimit = func(string) int { return max(1, o.KeyLimit) }
 	}
-	return c
+	return &repo.Concurrency{Fields: k.KeyFields, Key: k.Key, Limit: k.KeyLimit, Hold: k.KeyHold}
 }

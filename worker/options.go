@@ -58,9 +58,9 @@ type Options struct {
 	RetryMin, RetryMax time.Duration
 	MaxRuns            int // how many deliveries run at once, of all kinds; the default is 100
 	// KeyField is a field of the documents, such as tenant or input.account. At most KeyLimit documents of a kind
-	// with the same value run at a time. It is for the kinds without KeyFields.
+	// with the same value run at a time. It is for the kinds without KeyFields. A Kind with a Start is refused.
 	KeyField string
-	KeyLimit int  // how many run at a time; the default is 1
+	KeyLimit int  // how many run at a time, unless the Kind has a KeyLimit; the default is 1
 	KeyHold  bool // keeps the key of a document until its next attempt, for all kinds; see Kind
 	// Keep sets expireAt, for a TTL policy, this long after a document is finished. Zero sets none.
 	Keep time.Duration
@@ -177,7 +177,6 @@ func (o Options) check() (problems []error) {
 	refuse(o.RetryMin < 0, "RetryMin", "RETRY_MIN", "%v is negative", o.RetryMin)
 	refuse(o.RetryMin > o.RetryMax, "RetryMin", "RETRY_MIN", "%v is over RETRY_MAX, %v", o.RetryMin, o.RetryMax)
 	refuse(o.RetryMax > maxRetry, "RetryMax", "RETRY_MAX", "%v is over 12h", o.RetryMax)
-	refuse(o.KeyField == "" && o.KeyLimit != 0, "KeyLimit", "CONCURRENCY_LIMIT", "it needs CONCURRENCY_KEY")
 	refuse(o.KeyLimit < 0, "KeyLimit", "CONCURRENCY_LIMIT", "%d is negative", o.KeyLimit)
 	if o.KeyField != "" {
 		add("KeyField", env.Named("CONCURRENCY_KEY", Kind{}.concurrency(o).Check()))

@@ -40,6 +40,7 @@ func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 		"RetryMin, RETRY_MIN: -1ns is negative":                                  {RetryMin: -1},
 		"RetryMin, RETRY_MIN: 30s is over RETRY_MAX, 29.999999999s":              {RetryMin: 30 * time.Second, RetryMax: 30*time.Second - 1},
 		"RetryMax, RETRY_MAX: 12h0m0.000000001s is over 12h":                     {RetryMax: 12*time.Hour + 1},
+		"KeyLimit, CONCURRENCY_LIMIT: -1 is negative":                            {KeyField: "a", KeyLimit: -1, Queue: queue},
 		"Keep, KEEP_FINISHED: -1ns is negative":                                  {Keep: -1},
 		"Keep, KEEP_FINISHED: 767h59m59.999999999s is under 768h":                {Keep: 768*time.Hour - 1, Queue: queue},
 		"Queue, TASK_QUEUE: ":                                        {Queue: worker.Queue{Name: "q"}},

@@ -112,7 +112,7 @@ func (g *Guard) openRecords(o DoOptions) (records collection, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, other := range g.works {
-		if other.Collection == k.Collection {
+		if other.Collection == k.Collection || other.keyCollection() == k.Collection {
 			return records, fmt.Errorf("the collection %q belongs to kind %q", k.Collection, other.Name)
 		}
 	}

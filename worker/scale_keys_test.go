@@ -2,191 +2,355 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"cloud.google.com/go/firestore"
 	"google.golang.org/grpc"
 
 	"taskguard/emulator/cloudtasks"
 	"taskguard/internal/delivery"
+	"taskguard/internal/taskqueue"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
 	"taskguard/repo"
 )
 
-// tenancy is the load of many tenants for an hour, one of whom submits more than all others.
+// tenancy is the load of many tenants, one of whom submits more than all others.
 type tenancy struct {
-	tenants, each int // each tenant submits so many analyses of one minute at random times
-	flood, rate   int // the last one submits so many more, at that rate a second; they begin after ten minutes
-	limit         int // analyses of a tenant that run at a time; zero: there are no keys
-	places        int // deliveries that the queue sends at once
+	tenants, each int           // each of the others submits so many analyses, at random times
+	over, run     time.Duration // within this time; each runs for so long
+	parked        int           // so many of the last one are parked from the start, as their deliveries have left them
+	flood, rate   int           // it submits so many more, at that rate a second, from floodBegins
+	limit         int           // analyses of a tenant that run at a time
+	places        int           // deliveries that a queue sends at once
 	throttling    cloudtasks.Throttling
+	ownQueue      bool // the flood has a queue of its own, which is throttled
 }
+
+const floodBegins = 30 * time.Second
+
+func (load *tenancy) others() int { return load.tenants * load.each }
 
 // tenancyFigures is what a tenancy has shown.
 type tenancyFigures struct {
-	starts        []time.Duration // from the creation to the first acquisition, of the others, sorted
-	runs          int             // of the flood, that have begun
-	recovery      int64           // reads while recovery ran, nearly all its own
-	reads, writes int64           // without these
-	tasks         int             // calls of CreateTask
+	starts, created []time.Duration // of each of the others: from its creation to its first acquisition
+	sent            time.Duration   // when the last of the flood was delivered for the first time
+	runs            int             // of the flood, that have begun
+	recovery        int64           // reads while recovery ran, nearly all its own
+	reads, writes   int64           // without these
+	tasks           int             // calls of CreateTask
 }
 
-func (f *tenancyFigures) percentile(p int) time.Duration { return f.starts[(len(f.starts)-1)*p/100] }
-
-// One tenant with a flood delays the others little, and what is parked costs little.
-func TestScaleKeys(t *testing.T) {
-	load := tenancy{tenants: 20, each: 20, flood: 400, rate: 40, limit: 3, places: 40}
-	if os.Getenv("SCALE") != "" {
-		load = tenancy{tenants: 1000, each: 10, flood: 100_000, rate: 100, limit: 3, places: 500}
-	}
-	began, usual := time.Now(), load
-	usual.flood = 0
-	without, with := usual.simulate(t), load.simulate(t)
-
-	for _, p := range []int{50, 99} {
-		if limit := without.percentile(p) * 12 / 10; with.percentile(p) > limit {
-			t.Errorf("p%d to start is %v, want %v at most", p, with.percentile(p), limit)
+// between returns the starts of the others that were created in that time, sorted.
+func (f *tenancyFigures) between(from, to time.Duration) (starts []time.Duration) {
+	for i, created := range f.created {
+		if from <= created && created < to {
+			starts = append(starts, f.starts[i])
 		}
 	}
-	// One of the flood costs a creation, a delivery that looks twice for a slot, and its parking. Those that run cost
-	// as much as the others beside that, and the looks of a run that ends and of one that is woken.
-	others, runs, flood := int64(len(without.starts)), int64(with.runs), int64(load.flood)
-	reads, writes := with.reads-without.reads, with.writes-without.writes
-	if most := 3*flood + runs*(without.reads/others+8); reads > most {
-		t.Errorf("the flood costs %d reads, want %d at most", reads, most)
-	}
-	if most := 2*flood + runs*(without.writes/others+2); writes > most {
-		t.Errorf("the flood costs %d writes, want %d at most", writes, most)
-	}
-	tasks := with.tasks - without.tasks
-	if most := load.flood + with.runs + 2*load.limit; tasks > most {
-		t.Errorf("the flood made %d tasks, want %d at most: one each, and another for each run", tasks, most)
-	}
-
-	out := func(format string, args ...any) { _, _ = fmt.Fprintf(t.Output(), format+"\n", args...) }
-	for name, f := range map[string]tenancyFigures{"without": without, "with": with} {
-		out("%s the %d of one tenant: the others start after p50 %v, p99 %v, at most %v; recovery reads %d",
-			name, load.flood, f.percentile(50), f.percentile(99), f.percentile(100), f.recovery)
-	}
-	out("the flood: %d reads, %d writes, %d tasks, %d runs; %v of real time",
-		reads, writes, tasks, with.runs, time.Since(began).Round(time.Second))
+	slices.Sort(starts)
+	return starts
 }
 
-// simulate runs the load in virtual time, until the others have ended.
+func percentile(starts []time.Duration, p int) time.Duration { return starts[(len(starts)-1)*p/100] }
+
+// TestScaleKeys compares how long the analyses of 999 tenants wait until they start, with and without the flood of
+// one more. Time is virtual, so a slow machine does not change the figures.
+func TestScaleKeys(t *testing.T) {
+	load := tenancy{tenants: 99, each: 2, over: 4 * time.Minute, run: 20 * time.Second, limit: 3, places: 30}
+	parked, size, rate, atOnce := 1600, 400, 4, 300
+	if os.Getenv("SCALE") != "" {
+		load = tenancy{tenants: 999, each: 1, over: 4 * time.Minute, run: time.Minute, limit: 3, places: 1000}
+		parked, size, rate, atOnce = 80_000, 20_000, 250, 3_000
+	}
+	without := load.simulate(t)
+
+	for _, tc := range []struct {
+		name   string
+		change func(*tenancy)
+		during bool // also while the flood is delivered the others start as they do without it
+		// Where the next of the flood has a slot, but its task waits behind others of the flood, each of these asks who
+		// comes before it, and books that one again.
+		reads, tasks int64 // of one that is parked
+	}{
+		{"submitted no faster than the queue sends", func(l *tenancy) {
+			l.parked, l.flood, l.rate = parked, size, rate
+		}, true, 3, 1},
+		{"at once", func(l *tenancy) {
+			l.flood, l.rate, l.throttling = atOnce, 1000, cloudtasks.AsDocumented
+		}, false, 4 + int64(load.limit), 1 + int64(load.limit)},
+		{"at once, in a queue of its own", func(l *tenancy) {
+			l.flood, l.rate, l.ownQueue = atOnce, 1000, true
+		}, true, 3, 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			began, flooded := time.Now(), load
+			tc.change(&flooded)
+			with := flooded.simulate(t)
+			for _, phase := range []struct {
+				name     string
+				from, to time.Duration
+				alike    bool
+			}{
+				{"during", floodBegins, with.sent, tc.during},
+				{"after", with.sent + 30*time.Second, load.over, true}, // the queue has sent what came behind the flood, too
+			} {
+				usual, starts := without.between(phase.from, phase.to), with.between(phase.from, phase.to)
+				if len(starts) < 10 {
+					t.Errorf("only %d of the others were created %s the flood", len(starts), phase.name)
+					continue
+				}
+				for _, p := range []int{50, 99} {
+					got, want := percentile(starts, p), percentile(usual, p)
+					if phase.alike && got*10 > want*12 {
+						t.Errorf("p%d to start %s the flood is %v, want 1.2 times %v at most", p, phase.name, got, want)
+					}
+				}
+				_, _ = fmt.Fprintf(t.Output(), "%s: %d others start after p50 %v, p99 %v, at most %v; without it %v, %v, %v\n",
+					phase.name, len(starts), percentile(starts, 50), percentile(starts, 99), percentile(starts, 100),
+					percentile(usual, 50), percentile(usual, 99), percentile(usual, 100))
+			}
+			flooded.checkCosts(t, &without, &with, tc.reads, tc.tasks)
+			_, _ = fmt.Fprintf(t.Output(), "the %d are sent in %v; %v of real time\n",
+				flooded.flood, (with.sent - floodBegins).Round(time.Second), time.Since(began).Round(time.Second))
+		})
+	}
+}
+
+// checkCosts checks what the flood has cost. One that is parked costs its creation, a delivery that reads it and twice
+// its key, and its parking. One that runs costs as much as one of the others beside that, and the looks of a run that
+// ends and of one that is woken. Until that one has the slot, the deliveries of a tenth of a second ask for it too.
+func (load *tenancy) checkCosts(t *testing.T, without, with *tenancyFigures, readsOfOne, tasksOfOne int64) {
+	t.Helper()
+	others, runs, flood := int64(load.others()), int64(with.runs), int64(load.flood)
+	ask := int64(1 + load.rate/10)
+	reads, writes := with.reads-without.reads, with.writes-without.writes
+	tasks := int64(with.tasks - without.tasks)
+	for _, cost := range []struct {
+		name      string
+		got, most int64
+	}{
+		{"reads", reads, readsOfOne*flood + runs*(without.reads/others+8+ask)},
+		{"writes", writes, 2*flood + runs*(without.writes/others+2)},
+		{"calls of CreateTask", tasks, tasksOfOne*flood + runs*(1+ask)},
+	} {
+		if cost.got > cost.most {
+			t.Errorf("the flood costs %d %s, want %d at most", cost.got, cost.name, cost.most)
+		}
+	}
+	_, _ = fmt.Fprintf(t.Output(), "each of the flood costs %.2f reads, %.2f writes, %.2f tasks, and %d run; "+
+		"recovery reads %d in a call\n", float64(reads)/float64(flood), float64(writes)/float64(flood),
+		float64(tasks)/float64(flood), runs, with.recovery)
+}
+
+// simulate runs the load in virtual time, until the others have started.
 func (load tenancy) simulate(t *testing.T) (figures tenancyFigures) {
 	synctest.Test(t, func(t *testing.T) {
-		others := load.tenants * load.each
+		others := load.others()
 		s := &simulation{
-			scenario: scenario{n: others, run: time.Minute, recovered: 10_000}, b: emulatortest.Embedded(t),
-			queue: startLimited(t, load.throttling, int32(load.places)), created: make([]time.Time, others+load.flood),
+			scenario: scenario{n: others, run: load.run}, b: emulatortest.Embedded(t),
+			queue:   startLimited(t, load.throttling, int32(load.places)),
+			created: make([]time.Time, others+load.flood+load.parked),
 			started: map[string]time.Duration{}, ready: map[string]int{}, answers: map[string]int{},
 		}
 		var instances []*mortal
-		for range load.places / 20 {
+		for range 10 {
 			instances = append(instances, load.start(t, s))
 		}
 		s.serve(instances)
-		began := time.Now()
+		bulk := s.queue
+		if load.ownQueue {
+			bulk = startLimited(t, cloudtasks.AsDocumented, int32(load.places))
+			bulk.workers = slices.Clone(s.queue.workers)
+		}
+
+		load.park(t, s)
+		before, began, application := s.b.Server.Usage(), time.Now(), load.start(t, s).runner
 		var submission sync.WaitGroup
-		submission.Go(func() { load.submit(t, s, load.start(t, s).runner) })
-		for time.Since(began) < 80*time.Minute {
+		submission.Go(func() { load.submit(t, s, application) })
+		submission.Go(func() { load.submitFlood(t, s, bulk) })
+		calls := int64(0)
+		for time.Since(began) < load.over+load.run {
 			time.Sleep(time.Minute)
-			before := s.b.Server.Usage().Reads
+			reads := s.b.Server.Usage().Reads
 			if r, err := instances[0].runner.Recover(t.Context()); err != nil || r.Found > 0 {
 				t.Errorf("recovery: %+v, %v", r, err)
 			}
-			figures.recovery += s.b.Server.Usage().Reads - before
+			figures.recovery += s.b.Server.Usage().Reads - reads
+			calls++
 		}
 		submission.Wait()
 		usage := s.b.Server.Usage()
-		figures.reads, figures.writes = usage.Reads-figures.recovery, usage.Writes
+		figures.reads, figures.writes = usage.Reads-before.Reads-figures.recovery, usage.Writes-before.Writes
+		figures.recovery /= calls
 		for _, i := range instances { // the flood has not ended
 			i.kill()
 		}
 
+		bulk.mu.Lock()
+		for _, d := range bulk.deliveries {
+			if strings.HasPrefix(d.Task, "flood-") && d.Attempt == 0 {
+				figures.sent = max(figures.sent, d.Started.Sub(began))
+			}
+		}
+		figures.tasks = len(bulk.created)
+		bulk.mu.Unlock()
 		s.queue.mu.Lock()
-		figures.tasks = len(s.queue.created)
+		if load.ownQueue {
+			figures.tasks += len(s.queue.created)
+		}
 		s.queue.mu.Unlock()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for id, took := range s.started {
-			if i, err := strconv.Atoi(id); err == nil && i < others {
-				figures.starts = append(figures.starts, took)
+		for i := range others {
+			took, started := s.started[strconv.Itoa(i)]
+			if !started {
+				t.Fatalf("%d of %d have started: %v", len(s.started), others, s.answers)
 			}
+			figures.starts = append(figures.starts, took)
+			figures.created = append(figures.created, s.created[i].Sub(began))
 		}
-		figures.runs = len(s.started) - len(figures.starts)
-		slices.Sort(figures.starts)
-		if len(figures.starts) != others {
-			t.Fatalf("%d of %d have started: %v", len(figures.starts), others, s.answers)
-		}
+		figures.runs = len(s.started) - others
 	})
 	return figures
 }
 
-// start starts an instance whose calls to Firestore take 10 ms.
-func (load tenancy) start(t *testing.T, s *simulation) *mortal {
-	slow := grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any,
-		conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+// slowly makes each call to Firestore take 10 ms longer.
+var slowly = []grpc.DialOption{
+	grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
+		invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 	) error {
 		time.Sleep(10 * time.Millisecond)
 		return invoke(ctx, method, req, reply, conn, opts...)
-	})
-	w := startWith(t, s.b, 10, s.analyze, slow)
-	runner := w.runner
-	runner.Queue, runner.Orphans = s.queue.Queue, atMost{runner.Orphans, s.recovered}
-	if load.limit > 0 {
-		wall := &Wall{}
-		w.unavailable = &wall.Up
-		keyed, err := repo.Open(t.Context(), s.b.Project, repo.Options{
-			Policy: lease.Policy{TTL: lease.DefaultTTL, MaxAttempts: 10}, MaxRunTime: delivery.DefaultMaxRunTime,
-			Concurrency: &repo.Concurrency{Fields: []string{"input.tenant"}, Limit: func(string) int { return load.limit }},
-		}, wall.Client(t, s.b, slow)...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		runner.Locks, runner.Orphans, runner.Keys = keyed, atMost{keyed, s.recovered}, keyed
+	}),
+	grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, conn *grpc.ClientConn, method string,
+		open grpc.Streamer, opts ...grpc.CallOption,
+	) (grpc.ClientStream, error) {
+		time.Sleep(10 * time.Millisecond)
+		return open(ctx, d, conn, method, opts...)
+	}),
+}
+
+// start starts an instance.
+func (load tenancy) start(t *testing.T, s *simulation) *mortal {
+	wall := &Wall{}
+	keyed, err := repo.Open(t.Context(), s.b.Project, repo.Options{
+		Policy: lease.Policy{TTL: lease.DefaultTTL, MaxAttempts: 10}, MaxRunTime: delivery.DefaultMaxRunTime,
+		Concurrency: &repo.Concurrency{Fields: []string{"input.tenant"}, Limit: func(string) int { return load.limit }},
+	}, wall.Client(t, s.b, slowly...)...)
+	if err != nil {
+		t.Fatal(err)
 	}
+	w := startWith(t, s.b, 10, s.analyze)
+	w.unavailable = &wall.Up
+	runner := w.runner
+	runner.Locks, runner.Orphans, runner.Keys, runner.Queue = keyed, keyed, keyed, s.queue.Queue
 	runner.RetryMin, runner.RetryMax = delivery.DefaultMinRetry, delivery.DefaultMaxRetry
 	runner.Log, runner.Telemetry, runner.Oldest = slog.New(slog.DiscardHandler), nil, nil
 	w.restart(CheckedByProxy())
 	return &mortal{process: w, load: s}
 }
 
-// submit creates the analyses: those of the others first by number, then the flood.
+// submit submits the analyses of the others.
 func (load tenancy) submit(t *testing.T, s *simulation, application *delivery.Runner) {
 	work := &Work{collection: collection{application.Locks.(*repo.Analyses), application}}
 	began, random := time.Now(), rand.New(rand.NewPCG(1, 2))
-	order := make([]int, len(s.created))
-	for i := range s.created {
-		order[i] = i
-		s.created[i] = began.Add(time.Duration(random.Int64N(int64(time.Hour))))
-		if flood := i - load.tenants*load.each; flood >= 0 {
-			s.created[i] = began.Add(10*time.Minute + time.Duration(flood)*time.Second/time.Duration(load.rate))
-		}
+	for i := range load.others() {
+		s.created[i] = began.Add(time.Duration(random.Int64N(int64(load.over))))
 	}
-	slices.SortFunc(order, func(a, b int) int { return s.created[a].Compare(s.created[b]) })
+	slices.SortFunc(s.created[:load.others()], time.Time.Compare)
 
 	var calls sync.WaitGroup
-	for _, i := range order {
-		time.Sleep(time.Until(s.created[i]))
-		tenant := "flood"
-		if i < load.tenants*load.each {
-			tenant = fmt.Sprint("tenant ", i%load.tenants)
-		}
+	for i, at := range s.created[:load.others()] {
+		time.Sleep(time.Until(at))
+		input := map[string]any{"tenant": fmt.Sprint("tenant ", i%load.tenants)}
 		calls.Go(func() {
-			if _, err := work.submit(t.Context(), strconv.Itoa(i), map[string]any{"tenant": tenant}); err != nil {
+			if _, err := work.submit(t.Context(), strconv.Itoa(i), input); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	calls.Wait()
+}
+
+// submitFlood submits the analyses of one tenant in q.
+func (load tenancy) submitFlood(t *testing.T, s *simulation, q *CloudQueue) {
+	time.Sleep(floodBegins)
+	began, first := time.Now(), load.others()
+	times := s.created[first : first+load.flood]
+	for i := range times {
+		times[i] = began.Add(time.Duration(i) * time.Second / time.Duration(load.rate))
+	}
+	write(t, s, "analyses", len(times), func(i int) (id string, fields map[string]any) {
+		id = strconv.Itoa(first + i)
+		return id, map[string]any{
+			"status": "QUEUED", "input": flood, "createdAt": times[i], "updatedAt": times[i], "bookedTask": "flood-" + id,
+		}
+	})
+	for i, at := range times {
+		time.Sleep(time.Until(at))
+		id := strconv.Itoa(first + i)
+		if _, err := q.Book(t.Context(), taskqueue.Task{Name: "flood-" + id, AnalysisID: id}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// flood is the input of the analyses of one tenant.
+var flood = map[string]any{"tenant": "flood"}
+
+// park writes what is parked from the start, which was created one a second until now, and the record of its key.
+func (load tenancy) park(t *testing.T, s *simulation) {
+	if load.parked == 0 {
+		return
+	}
+	key, first, now := analysislock.KeyID("flood"), load.others()+load.flood, time.Now()
+	write(t, s, "analyses", load.parked, func(i int) (id string, fields map[string]any) {
+		s.created[first+i] = now.Add(time.Duration(i-load.parked) * time.Second)
+		at := iso8601.Format(s.created[first+i])
+		return strconv.Itoa(first + i), map[string]any{
+			"status": "QUEUED", "input": flood, "createdAt": at, "updatedAt": at, "parkedAt": at, "parkedFor": key + " " + at,
+		}
+	})
+	write(t, s, "analysesKeys", 1, func(int) (id string, fields map[string]any) {
+		return key, map[string]any{"key": "flood", "waiting": true}
+	})
+}
+
+// write creates many documents in few commits, which is cheap.
+func write(t *testing.T, s *simulation, collection string, count int,
+	doc func(i int) (id string, fields map[string]any),
+) {
+	t.Helper()
+	client, err := firestore.NewClient(t.Context(), s.b.Project, s.b.Client(t)...)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	const together = 250
+	for first := 0; first < count; first += together {
+		err := client.RunTransaction(t.Context(), func(_ context.Context, tx *firestore.Transaction) (err error) {
+			for i := first; i < min(first+together, count); i++ {
+				id, fields := doc(i)
+				err = errors.Join(err, tx.Create(client.Collection(collection).Doc(id), fields))
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"taskguard/internal/telemetry"
+	"taskguard/repo"
 )
 
 // Work is a registered kind of work: its handlers, and the methods that submit work. The embedded Kind has the defaults
@@ -53,8 +54,8 @@ func (g *Guard) Register(k Kind) (*Work, error) {
 	o := g.options
 	o.NoHTTP = o.NoHTTP || k.Start != nil // then no delivery waits for the run
 	o.RunTimeout = cmp.Or(k.RunTimeout, o.RunTimeout)
-	if runs := k.Run != nil || k.Start != nil; runs && k.concurrency(o) != nil && g.queue == nil {
-		return nil, fmt.Errorf("worker: kind %q: KeyFields need Options.Queue, TASK_QUEUE", k.Name)
+	if err = k.checkKeys(o); err != nil {
+		return nil, fmt.Errorf("worker: kind %q: %w", k.Name, err)
 	}
 	work := &Work{Kind: k, service: g}
 	work.collection, err = g.collection(k, g.storeOptions(k))
@@ -90,16 +91,28 @@ func (g *Guard) add(work *Work) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, other := range g.works {
-		if other.Name == work.Name || other.Path == work.Path || other.Collection == work.Collection {
+		switch {
+		case other.Name == work.Name, other.Path == work.Path, other.Collection == work.Collection:
 			return fmt.Errorf("worker: kind %q has the name, the path or the collection of kind %q",
+				work.Name, other.Name)
+		case other.keyCollection() == work.Collection, work.keyCollection() == other.Collection:
+			return fmt.Errorf("worker: kinds %q and %q: the Collection of one has the keys of the other",
 				work.Name, other.Name)
 		}
 	}
-	if g.records[work.Collection] {
+	if g.records[work.Collection] || g.records[work.keyCollection()] {
 		return fmt.Errorf("worker: kind %q has the collection of records of Do", work.Name)
 	}
 	g.works = append(g.works, work)
 	return nil
+}
+
+// keyCollection returns the collection of the records of the keys; empty: runs are not limited.
+func (w *Work) keyCollection() string {
+	if w.analyses.Keys == nil {
+		return ""
+	}
+	return repo.KeyCollection(w.Collection)
 }
 
 // WithoutRun returns w for handlers of [Work.PubSub] and [Work.Eventarc] that only enqueue a delivery to Path, where

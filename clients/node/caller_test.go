@@ -16,7 +16,7 @@ import (
 	"taskguard/internal/testing/examplestest"
 )
 
-// directory returns a directory with the module, files of testdata and Google's client.
+// directory returns a directory with the module, files of testdata and Google's clients.
 func directory(t *testing.T, npm string, files ...string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -24,7 +24,7 @@ func directory(t *testing.T, npm string, files ...string) (dir string) {
 	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
-	examplestest.Copy(t, dir, "lock.mjs", "lock.d.mts")
+	examplestest.Copy(t, dir, "index.d.mts", "lock.mjs", "lock.d.mts")
 	for _, file := range files {
 		text, err := os.ReadFile(filepath.Join("testdata", file))
 		if err != nil {

@@ -360,11 +360,11 @@ func TestTheLastSafeTokenIsMalformed(t *testing.T) {
 
 func TestCodeOfTheOriginalDesignCompiles(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
-	dir := directory(t, paths[1], "seed.mts")
+	dir := directory(t, paths[1], "seed.mts", "types.mts")
 	modules := examplestest.Modules(t, paths[1], "../../locks/document/server/web/testdata")
 	tsc := filepath.Join(modules, "typescript", "bin", "tsc")
 	cmd := exec.CommandContext(t.Context(), paths[0], tsc, "--noEmit", "--strict", "--exactOptionalPropertyTypes",
-		"--skipLibCheck", "--target", "es2022", "--module", "nodenext", "seed.mts")
+		"--skipLibCheck", "--target", "es2022", "--module", "nodenext", "seed.mts", "types.mts")
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)

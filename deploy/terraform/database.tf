@@ -67,7 +67,7 @@ resource "google_firestore_index" "analyses" {
 }
 
 resource "google_firestore_field" "exempt" {
-  for_each = { for o in local.firestore.fieldOverrides : o.fieldPath => o if var.create_indexes }
+  for_each = { for o in local.firestore.fieldOverrides : o.fieldPath => o if var.create_indexes && o.collectionGroup == "analyses" }
 
   project    = var.project
   database   = local.database
@@ -80,6 +80,27 @@ resource "google_firestore_field" "exempt" {
   # The policy would delete documents of an application that has an expireAt of its own.
   dynamic "ttl_config" {
     for_each = each.key == "expireAt" ? var.keep_finished_days[*] : []
+    content {}
+  }
+
+  depends_on = [google_project_service.api]
+}
+
+# The collection of CONCURRENCY_KEY's slots is the worker's alone, so the policy deletes nothing else. Each heartbeat
+# writes all slots of its key.
+resource "google_firestore_field" "keys" {
+  for_each = { for o in local.firestore.fieldOverrides : o.fieldPath => o if var.create_indexes && o.collectionGroup == "analysesKeys" }
+
+  project    = var.project
+  database   = local.database
+  collection = "${local.collection_group}Keys"
+  field      = each.key
+
+  # Empty: not indexed.
+  index_config {}
+
+  dynamic "ttl_config" {
+    for_each = try(each.value.ttl, false) ? [true] : []
     content {}
   }
 

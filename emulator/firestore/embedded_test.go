@@ -214,6 +214,31 @@ func TestClockNeverRunsBackwards(t *testing.T) {
 	}
 }
 
+// A page of many documents is the same as if all were sorted.
+func TestAPageOfManyDocumentsIsThatOfItsPlace(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig, _ *firestore.Server) {
+		const count = 400
+		for n := range count {
+			r.doc(object{"n": n * 7 % count})
+		}
+		for _, q := range []struct{ offset, limit int }{{0, 1}, {0, 3}, {5, 10}, {0, 150}, {390, 20}, {0, count}} {
+			var want, got []any
+			for n := q.offset; n < min(q.offset+q.limit, count); n++ {
+				want = append(want, int64(n))
+			}
+			query := r.client.Collection("c").OrderBy("n", client.Asc).Offset(q.offset).Limit(q.limit)
+			found, err := query.Documents(r.ctx).GetAll()
+			wantCode(t, err, codes.OK)
+			for _, d := range found {
+				got = append(got, d.Data()["n"])
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("offset %d, limit %d: %v, want %v", q.offset, q.limit, got, want)
+			}
+		}
+	})
+}
+
 func TestUsageCountsTheBilledOperations(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig, server *firestore.Server) {
 		a, c := r.client.Doc("c/a"), r.client.Collection("c")

@@ -172,13 +172,11 @@ func (v *view) search(q *query) []*document {
 	if v.txn != nil {
 		v.txn.queries = append(v.txn.queries, q)
 	}
-	var docs []*document
+	matches := nearest{query: q}
 	for _, d := range v.db.docs {
-		if q.matches(d) {
-			docs = append(docs, d)
-		}
+		matches.add(d)
 	}
-	return q.sortAndCut(docs)
+	return q.sortAndCut(matches.docs)
 }
 
 func (v *view) readTime() *timestamppb.Timestamp { return timestamppb.New(v.at) }

@@ -110,7 +110,8 @@ func (a *attempt) acquire(stop context.Context) error {
 	if acq.Grant.Owner == a.owner { // acquired, or recorded as FAILED
 		m.Owner, m.Token, m.Attempt, m.Stolen = a.owner, acq.Grant.Token, acq.Attempt, acq.Stolen
 	}
-	if acq.First {
+	runner.watchKeys(ctx, acq)
+	if acq.First && !acq.Unparked { // the wait for its key is no late start
 		m.ToStart = a.age()
 		runner.Telemetry.RecordAge(ctx, telemetry.StartDuration, m.ToStart)
 	}
@@ -479,15 +480,15 @@ func (a *attempt) refunds(pause time.Duration) bool {
 // handOver ends a run that was stopped with the process, before the deadline of the stop. Another
 // worker gets an immediate delivery. If nothing is booked, the queue retries this one.
 func (a *attempt) handOver(ctx context.Context) Result {
-	ctx, cancel := untilStop(ctx)
+	ctx, cancel := untilStop(ctx, bookTimeout)
 	defer cancel()
 	return a.replace(ctx, Result{Reason: ShuttingDown, Err: ErrStopping}, analysislock.OutcomeShuttingDown, "replace")
 }
 
 // untilStop returns a context for what must be done after the end of ctx: until the deadline of the stop, or
-// for bookTimeout without one.
-func untilStop(ctx context.Context) (context.Context, context.CancelFunc) {
-	stop := &StopError{Deadline: time.Now().Add(bookTimeout)}
+// for d without one.
+func untilStop(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	stop := &StopError{Deadline: time.Now().Add(d)}
 	_ = errors.As(context.Cause(ctx), &stop) // otherwise the default remains
 	return context.WithDeadline(context.WithoutCancel(ctx), stop.Deadline)
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"taskguard/internal/taskqueue"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -38,30 +40,42 @@ func (a *attempt) leaveKey(ctx context.Context, r Result) {
 		return
 	}
 	runner := a.runner
-	ctx, cancel := untilStop(ctx)
+	leaving, cancel := untilStop(ctx, leaveTimeout)
 	defer cancel()
 
 	parked, err := acq.Next, error(nil)
 	switch finished := r.Reason == AlreadyFinished || r.Reason == Failed; {
 	case acq.Slot != nil:
-		parked, err = runner.Keys.Leave(ctx, acq.Slot, a.holdUntil(r))
+		parked, err = runner.Keys.Leave(leaving, acq.Slot, a.holdUntil(r))
 	case r.Reason == KeyBusy:
 	case strings.HasSuffix(a.delivery.Task, slotSuffix), finished && runner.HoldKeys:
-		parked, err = runner.Keys.Wake(ctx, acq.Key, a.id, finished)
+		parked, err = runner.Keys.Wake(leaving, acq.Key, a.id, finished)
 	}
 	if err != nil {
 		runner.Log.WarnContext(ctx, "slot not freed", "analysis_id", a.id, "error", err)
 	}
+	booking, cancel := untilStop(ctx, bookTimeout)
+	defer cancel()
+	var all errgroup.Group
+	all.SetLimit(maxBookings)
 	for i := range parked {
-		runner.bookNext(ctx, parked[i].ID, taskqueue.Task{Name: runner.slotName(&parked[i])})
+		all.Go(func() error {
+			runner.bookNext(booking, parked[i].ID, taskqueue.Task{Name: runner.slotName(&parked[i])})
+			return nil
+		})
 	}
+	_ = all.Wait() // bookNext has logged its errors
 }
 
-// holdUntil returns when the next attempt is due for which the slot is kept; zero: it is not.
+// leaveTimeout is how long a delivery tries to free its slot: many runs that end together take turns.
+const leaveTimeout = 30 * time.Second
+
+// holdUntil returns when the next attempt is due for which the slot is kept; zero: it is not. One that has only
+// been interrupted keeps it, so that the next analysis does not run between its halves.
 func (a *attempt) holdUntil(r Result) time.Time {
-	again := r.Reason == Retry || r.Reason == Continued || r.Reason == ShuttingDown
+	keeps := r.Reason == Retry && a.runner.HoldKeys || r.Reason == Continued || r.Reason == ShuttingDown
 	switch {
-	case !a.runner.HoldKeys || !again || !a.next.Booked():
+	case !keeps || !a.next.Booked():
 		return time.Time{}
 	case a.next.RetryAt.IsZero(): // now
 		return a.hold.Now()

@@ -82,7 +82,8 @@ func LogFields() []Field {
 		{"task_retry", "integer", "number of earlier tries of the task",
 			func(l LogLine) any { return valueIf(l.Tries > 0, l.Tries-1) }},
 		{"time_to_start_ms", "integer", "time from the analysis's creation to its first acquisition, if it is " +
-			"this one. Absent without `createdAt`", func(l LogLine) any { return valueIf(l.ToStart > 0, l.ToStart) }},
+			"this one. Absent without `createdAt`, and if the analysis was parked",
+			func(l LogLine) any { return valueIf(l.ToStart > 0, l.ToStart) }},
 		{"time_to_ready_ms", "integer", "time from the analysis's creation until it was READY. " +
 			"Absent without `createdAt`", func(l LogLine) any { return valueIf(l.ToReady > 0, l.ToReady) }},
 
@@ -96,8 +97,8 @@ func LogFields() []Field {
 			func(l LogLine) any { return valueIf(l.Recovers, l.Recovery.Found-l.Recovery.Waiting) }},
 		{"abandoned", "integer", "number of unfinished records of `Do` with an act, whose callers have not come back",
 			func(l LogLine) any { return valueIf(l.Recovers, l.Recovery.Abandoned) }},
-		{"oldest_ms", "integer", "time since the creation of the oldest analysis that is QUEUED or PROCESSING. " +
-			"Absent if there is none with a `createdAt`, or if it is unknown",
+		{"oldest_ms", "integer", "time since the creation of the oldest analysis that is QUEUED or PROCESSING, and " +
+			"not parked. Absent if there is none with a `createdAt`, or if it is unknown",
 			func(l LogLine) any { return valueIf(l.Recovery.Oldest > 0, l.Recovery.Oldest) }},
 	}
 }

@@ -86,6 +86,12 @@ func (runner *Runner) Recover(ctx context.Context) (Recovery, error) {
 			return nil
 		})
 	}
+	if runner.Parked != nil {
+		booking.Go(func() error {
+			runner.measureParked(ctx)
+			return nil
+		})
+	}
 	booking.Go(func() error { return call.wakeAll(ctx) })
 	begun := call.rebookAll(ctx, due, &booking)
 	err = errors.Join(err, booking.Wait())

@@ -67,7 +67,9 @@ type Runner struct {
 	Orphans OrphanFinder // Recover asks it
 	Keys    Keys         // nil: analyses have no key
 	// Oldest reads the oldest unfinished analysis, whose age Recover measures; nil: not measured.
-	Oldest   func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
+	Oldest func(ctx context.Context) (oldest analysislock.Analysis, found bool, err error)
+	// Parked counts the analyses that wait for a slot of their key; nil: not counted.
+	Parked   func(ctx context.Context) (int64, error)
 	Scope    string // the path of the documents' collection, a part of each act's idempotency key
 	Instance string // revision/instance; each delivery's owner name begins with it
 	// RunTimeout limits one run. A run that passes it without a new checkpoint has failed temporarily.
@@ -87,6 +89,7 @@ type Runner struct {
 	Large     *semaphore.Weighted
 	Log       *slog.Logger
 	Telemetry *telemetry.Telemetry // nil: none
+	Keyless   *Keyless             // nil: a process without a key in any analysis does not warn
 }
 
 // Causes with which a run's context ends, besides lease.ErrLost.

@@ -64,6 +64,7 @@ const (
 	StartDuration
 	ReadyDuration
 	OldestAge
+	Parked
 	UncertainActs
 	AbandonedRecords
 )
@@ -105,7 +106,9 @@ func Metrics() []Metric {
 		ReadyDuration: histogram("analysis.ready.duration", "s",
 			"Time from an analysis's creation until it was READY.", waits),
 		OldestAge: gauge("oldest.age", "s",
-			"Time since the creation of the oldest unfinished analysis, at the last recovery; 0 if there is none."),
+			"Time since the creation of the oldest unfinished analysis, at the last recovery; 0 if there is none. "+
+				"Parked ones do not count."),
+		Parked: gauge("parked", "{analysis}", "Analyses that waited for a slot of their key at the last recovery."),
 		UncertainActs: counter("effects.uncertain", "{act}",
 			"Acts that may have been done, and that an operator must answer."),
 		AbandonedRecords: gauge("records.abandoned", "{record}",

@@ -55,7 +55,7 @@ func TestEachValueIsThatOfItsMetric(t *testing.T) {
 		"lock.heartbeat.duration": "kind=order,outcome=x: 1 of 7", "lock.steals": "kind=order: 8", "lock.losses": "kind=order,reason=x: 9",
 		"run.timeouts": "kind=order,reason=x: 10", "followups": "kind=order,outcome=x: 11", "recoveries": "kind=order: 12", "stuck": "kind=order: 13",
 		"checkpoint.size": "kind=order: 1 of 14", "analysis.start.duration": "kind=order: 2 of 25", "analysis.ready.duration": "kind=order: 1 of 16", "oldest.age": "kind=order: 17",
-		"effects.uncertain": "kind=order: 18", "records.abandoned": "kind=order: 19",
+		"parked": "kind=order: 18", "effects.uncertain": "kind=order: 19", "records.abandoned": "kind=order: 20",
 	}
 	reader := sdkmetric.NewManualReader()
 	tel, err := telemetry.New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), tracenoop.NewTracerProvider())

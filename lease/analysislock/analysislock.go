@@ -84,8 +84,9 @@ type Acquisition struct {
 	MustRun   bool          // if Suspect: it was delayed so often that it must run now, alone or not
 	Message   string        // if Crashed: of the error that the call has recorded
 	Key       string        // of the analysis
+	Unparked  bool          // if acquired: it was parked until now
 	// Slot is the slot of the Key that the call has taken, also if it has not acquired the lock afterwards.
-	// The caller must Leave or Keep it after the lock.
+	// The caller must Leave it after the lock.
 	Slot *Slot
 	// Parked reports, if KeyBusy, that the analysis is parked: it needs no delivery before a slot is free.
 	Parked bool
@@ -136,13 +137,14 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 	for { // again only if the analysis was to be skipped, and could be acquired without a slot meanwhile
 		var from *lease.Cell[Analysis]
 		var slot *Slot
-		rule, key := acquire, ""
+		rule, key, parked := acquire, "", false
 		if l.Keys != nil {
 			e := &entry{locks: l, id: id, owner: owner, policy: policy, acquire: acquire}
 			if err := e.enter(ctx, o.Want); err != nil {
 				return e.skip(err)
 			}
 			from, slot, rule, key = e.from, e.slot, e.withSlot, e.doc.Key
+			parked = !e.doc.ParkedAt.IsZero()
 		}
 
 		hold, doc, err := records.AcquireFrom(ctx, from, id, owner, o.Want, rule)
@@ -163,7 +165,7 @@ func (l *Locks) AcquireAnalysisLock(ctx context.Context, id, owner string, ttl t
 		} else {
 			got = l.acquired(hold, &doc, policy)
 		}
-		got.Key, got.Slot = key, slot
+		got.Key, got.Slot, got.Unparked = key, slot, parked && got.Acquired
 		return got, err
 	}
 }

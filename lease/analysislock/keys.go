@@ -64,7 +64,7 @@ type Slotted struct {
 	Analysis string      // the id of the analysis that runs, or whose next attempt has reserved it
 }
 
-// KeyID returns the id of the record of a key: a hash, since a key may have any characters.
+// KeyID returns the id of the record of a key: a hash, since a key may have any characters and any length.
 func KeyID(value string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(value))) }
 
 // Slot is a slot that a delivery holds.
@@ -118,19 +118,29 @@ func (s claims) cell(c lease.Cell[Key]) lease.Cell[claim] {
 }
 
 // prune removes the slots that are over at now, and returns how many are free. If d is not nil, which is
-// about to be acquired, that includes its own of an earlier attempt: a reserved one, and one whose owner is
-// still that of the lock, which has expired.
+// about to be acquired, that includes its own of an earlier attempt: a reserved one, and that of the last
+// attempt, which has ended or lost its lock. After an unlock only the history names its owner.
 func (c *claim) prune(now time.Time, limit int, d *Analysis) (free int) {
 	c.Slots = maps.Clone(c.Slots)
 	maps.DeleteFunc(c.Slots, func(owner string, s Slotted) bool {
-		earlier := d != nil && s.Analysis == d.ID && (owner == reservedBy(d.ID) || owner == d.Lock.Owner)
+		earlier := d != nil && s.Analysis == d.ID &&
+			(owner == reservedBy(d.ID) || owner == d.Lock.Owner || owner == d.lastOwner())
 		return earlier || !lease.Held(s.Lease, now)
 	})
 	return limit - len(c.Slots)
 }
 
-// reservedBy is the owner of the slot that is reserved for the next attempt of an analysis.
-func reservedBy(id string) string { return "next attempt of " + id }
+// lastOwner returns the owner of the last attempt; empty: there was none.
+func (d *Analysis) lastOwner() string {
+	if len(d.History) == 0 {
+		return ""
+	}
+	return d.History[len(d.History)-1].Owner
+}
+
+// reservedBy is the owner of the slot that is reserved for the next attempt of an analysis. An id may be
+// longer than the name of a field.
+func reservedBy(id string) string { return "next attempt of " + KeyID(id) }
 
 // slotPolicy is the Policy of a slot beside a lock with the policy p. A slot lives one heartbeat longer than
 // a lock that was renewed last: after a crash it must not be free before the lock.
@@ -211,7 +221,10 @@ func (e *entry) takeSlot(ctx context.Context, want lease.Want) error {
 	if err = e.look(ctx, &c.Doc); !errors.Is(err, errKeyBusy) {
 		return err
 	}
-	c, err = e.park(ctx, c)
+	at := c
+	if c, err = e.park(ctx, at); errors.Is(err, lease.ErrRefused) { // FAILED is final: a second refusal confirms it
+		c, err = e.park(ctx, at)
+	}
 	switch e.doc, e.from = c.Doc, &c; {
 	case errors.Is(err, lease.ErrRefused):
 		return e.locks.failFull(ctx, &c.Doc)
@@ -277,14 +290,14 @@ func (e *entry) park(ctx context.Context, from lease.Cell[Analysis]) (lease.Cell
 func (e *entry) look(ctx context.Context, d *Analysis) error {
 	k, id, limit := e.locks.Keys, KeyID(d.Key), e.locks.Keys.Limit(d.Key)
 	store, policy := claims{k.Store, e.owner}, slotPolicy(e.policy)
-	ahead, free := -1, 0 // how many parked ones come before d; negative: not known
+	free, asked := 0, 0 // slots; next is of that many parked analyses
 	take := func(c lease.Cell[claim]) (claim, error) {
 		next := c.Doc
 		free = next.prune(c.At, limit, d)
 		switch {
-		case free > 0 && next.Waiting && ahead < 0:
+		case free > asked && next.Waiting:
 			return c.Doc, errAsk
-		case free > 0 && ahead < free:
+		case free > len(e.next):
 			next.Value, next.Limit, next.analysis = d.Key, limit, d.ID
 			next.own, _ = lease.Acquire(lease.Lease{}, c.At, e.owner, policy) // the first token is slotToken
 			return next, nil
@@ -295,35 +308,32 @@ func (e *entry) look(ctx context.Context, d *Analysis) error {
 		return c.Doc, errKeyBusy
 	}
 
-	var from *lease.Cell[claim]
-	for {
-		c, err := lease.Edit(ctx, store, id, lease.Write[claim]{From: from, Decide: take, Landed: func(
-			c lease.Cell[claim],
-		) bool {
-			return c.Doc.own.Owner != ""
-		}})
-		switch {
-		case errors.Is(err, errAsk):
-			if ahead, err = e.ahead(ctx, id, limit, d); err != nil {
-				return unsure(err)
-			}
-			from = &c
-			continue
-		case errors.Is(err, errKeyBusy):
-			e.next = e.next[:max(0, min(free, len(e.next)))]
-			return err
-		case err != nil:
-			return unsure(err)
-		case c.Doc.own.Owner == "":
-			return errKeyBusy
+	e.next = nil
+	write := lease.Write[claim]{Decide: take, Landed: func(c lease.Cell[claim]) bool { return c.Doc.own.Owner != "" }}
+	c, err := lease.Edit(ctx, store, id, write)
+	for errors.Is(err, errAsk) {
+		asked = free
+		if e.next, err = e.ahead(ctx, id, asked, d); err == nil {
+			write.From = &c
+			c, err = lease.Edit(ctx, store, id, write)
 		}
-		slots, err := lease.NewRecords(store, func(c *claim) *lease.Lease { return &c.own }, policy)
-		if err != nil {
-			return err
-		}
-		e.slot = slots.Hold(id, c)
-		return nil
 	}
+	switch {
+	case errors.Is(err, errKeyBusy):
+		e.next = e.next[:max(0, min(free, len(e.next)))]
+		return err
+	case err != nil:
+		return unsure(err)
+	case c.Doc.own.Owner == "":
+		return errKeyBusy
+	}
+
+	slots, err := lease.NewRecords(store, func(c *claim) *lease.Lease { return &c.own }, policy)
+	if err != nil {
+		return err
+	}
+	e.slot = slots.Hold(id, c)
+	return nil
 }
 
 // unsure is an error of the record of a key: that is not the fault of the analysis.
@@ -331,21 +341,13 @@ func unsure(err error) error {
 	return fmt.Errorf("%w: the slots of a key: %v", lease.ErrUnavailable, err) //nolint:errorlint // hides ErrRefused
 }
 
-// ahead sets next to the parked analyses that come before d, and returns their number, up to limit.
-func (e *entry) ahead(ctx context.Context, keyID string, limit int, d *Analysis) (int, error) {
+// ahead returns those of the first limit parked analyses that come before d.
+func (e *entry) ahead(ctx context.Context, keyID string, limit int, d *Analysis) ([]Analysis, error) {
 	parked, err := e.locks.Keys.Parked(ctx, keyID, limit)
-	if err != nil {
-		return 0, err
-	}
-	e.next = nil
 	mine := d.place(d.ReadAt)
-	for i := range parked {
-		other := &parked[i]
-		if other.ID != d.ID && (other.Place < mine || other.Place == mine && other.ID < d.ID) {
-			e.next = append(e.next, *other)
-		}
-	}
-	return len(e.next), nil
+	return slices.DeleteFunc(parked, func(other Analysis) bool {
+		return other.ID == d.ID || other.Place > mine || other.Place == mine && other.ID > d.ID
+	}), err
 }
 
 // skip returns the Acquisition of a delivery that must not acquire the lock, because of err.
@@ -377,13 +379,9 @@ func (l *Locks) Leave(ctx context.Context, s *Slot, next time.Time) ([]Analysis,
 // Wake returns the parked analyses of a key for which slots are free, as Leave does. It is for an analysis id
 // that has not used the slot for which its delivery was booked. If it is finished, Wake frees what it has reserved.
 func (l *Locks) Wake(ctx context.Context, key, id string, finished bool) ([]Analysis, error) {
-	store := claims{store: l.Keys.Store}
-	c, err := store.Load(ctx, KeyID(key), lease.OnlyLease)
-	if _, reserved := c.Doc.Slots[reservedBy(id)]; err == nil && reserved && finished {
-		next := c.Doc
-		next.Slots = maps.Clone(next.Slots)
-		delete(next.Slots, reservedBy(id))
-		c, err = store.Swap(ctx, KeyID(key), c, next) // after a conflict, it expires
+	c, err := claims{store: l.Keys.Store}.Load(ctx, KeyID(key), lease.OnlyLease)
+	if err == nil && finished {
+		c, err = l.drop(ctx, c, id)
 	}
 	if err != nil {
 		return nil, err
@@ -391,19 +389,43 @@ func (l *Locks) Wake(ctx context.Context, key, id string, finished bool) ([]Anal
 	return l.next(ctx, c, false)
 }
 
+// drop frees what is reserved for these analyses in the record c, if that has not changed.
+func (l *Locks) drop(ctx context.Context, c lease.Cell[claim], ids ...string) (lease.Cell[claim], error) {
+	next := c.Doc
+	next.Slots = maps.Clone(next.Slots)
+	for _, id := range ids {
+		delete(next.Slots, reservedBy(id))
+	}
+	if len(next.Slots) == len(c.Doc.Slots) {
+		return c, nil
+	}
+	return claims{store: l.Keys.Store}.Swap(ctx, KeyID(next.Value), c, next)
+}
+
 // Recover returns the parked analyses of d's key for which slots are free, also if the record of the key does
-// not say that somebody waits.
+// not say that somebody waits. A slot that is reserved for an analysis that is finished or deleted is free.
 func (l *Locks) Recover(ctx context.Context, d *Analysis) ([]Analysis, error) {
-	if !strings.HasPrefix(d.Place, KeyID(d.Key)+" ") { // its key has changed
-		return []Analysis{*d}, nil
+	if id, _, _ := strings.Cut(d.Place, " "); id != KeyID(d.Key) { // its key has changed: that line is given up
+		return l.Keys.Parked(ctx, id, maxMoved)
 	}
 	c, err := claims{store: l.Keys.Store}.Load(ctx, KeyID(d.Key), lease.OnlyLease)
 	if err != nil {
 		return nil, err
 	}
 	c.Doc.Value = d.Key
+	_, reserved := c.Doc.Taken(c.At)
+	reserved = slices.DeleteFunc(reserved, func(id string) bool {
+		holder, err := lease.Read(ctx, l.store, id)
+		return err != nil || holder.Exists && !holder.Doc.Lock.Finished
+	})
+	if c, err = l.drop(ctx, c, reserved...); err != nil {
+		return nil, err
+	}
 	return l.next(ctx, c, true)
 }
+
+// maxMoved bounds how many parked analyses Recover returns of a line whose key has changed.
+const maxMoved = 100
 
 // next returns the parked analyses for which slots are free in c, if somebody waits. If there is none, the
 // record of the key need not say any more that somebody waits, unless it has changed since.

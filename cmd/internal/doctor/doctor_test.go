@@ -209,9 +209,20 @@ func seeded() []misconfiguration {
 		{"place of another kind without an index", "field-not-indexed", problem, func(f *doctor.Facts) {
 			orders(f)
 			f.Kinds[1].KeyFields = []string{"shop"}
+			f.Indexes.Fields["ordersKeys/slots"], f.Indexes.Fields["ordersKeys/expireAt"] = false, false
+			f.Indexes.TTL["ordersKeys/expireAt"] = true
 			f.Indexes.Fields["orders/parkedFor"] = false
 		}},
+		{"key without a TTL policy", "key-no-ttl", advice, func(f *doctor.Facts) {
+			set("CONCURRENCY_KEY", "tenant")(f)
+			delete(f.Indexes.TTL, "analysesKeys/expireAt")
+		}},
+		{"indexed slots", "key-indexed", advice, func(f *doctor.Facts) {
+			set("CONCURRENCY_KEY", "tenant")(f)
+			delete(f.Indexes.Fields, "analysesKeys/slots")
+		}},
 		{"limit without a key", "environment", problem, set("CONCURRENCY_LIMIT", "3")},
+		{"key of a job's runs", "environment", problem, set("ANALYZER", "job:"+longJob, "SMOKE_INPUT", "", "CONCURRENCY_KEY", "tenant")},
 		{"key that is no field", "environment", problem, set("CONCURRENCY_KEY", "input..tenant")},
 		{"more heartbeats than the key's document takes", "concurrency-limit", advice, set("CONCURRENCY_KEY", "tenant", "CONCURRENCY_LIMIT", "101")},
 		{"TTL of the lock's expiry", "ttl-field", problem, func(f *doctor.Facts) { f.Indexes.TTL["analyses/lockExpiresAt"] = true }},

@@ -10,6 +10,7 @@ import (
 
 	firestore "google.golang.org/api/firestore/v1"
 
+	"taskguard/repo"
 	"taskguard/worker"
 )
 
@@ -160,9 +161,11 @@ func (d *diagnosis) checkKind(k *worker.Kind) {
 				"Exempt it (gcloud firestore indexes fields update %[1]s --database='%[3]s' --collection-group=%[2]s "+
 				"--disable-indexes).", name, group, database)
 	}
+	keyed := len(k.KeyFields) > 0 || d.hasRead(WorkerSettings) && d.config.Options.KeyField != ""
 	indexed := []string{cmp.Or(k.Fields.Status, "status"), "lockExpiresAt", "nextAttemptAt", "updatedAt"}
-	if len(k.KeyFields) > 0 || d.hasRead(WorkerSettings) && d.config.Options.KeyField != "" {
+	if keyed {
 		indexed = append(indexed, "parkedAt", "parkedFor")
+		d.checkKeyCollection(repo.KeyCollection(group))
 	}
 	for _, name := range indexed {
 		d.rule(Problem, "field-not-indexed", !d.Indexes.indexed(group, name),
@@ -183,6 +186,20 @@ func (d *diagnosis) checkKind(k *worker.Kind) {
 		"KEEP_FINISHED is set, and expireAt of %[2]s has no TTL policy: finished documents are kept forever.\n"+
 			"Create it (gcloud firestore fields ttls update expireAt --database='%[1]s' --collection-group=%[2]s "+
 			"--enable-ttl), or remove KEEP_FINISHED.", database, group)
+}
+
+// checkKeyCollection applies the rules to the collection group that has the slots of keys.
+func (d *diagnosis) checkKeyCollection(group string) {
+	for _, name := range []string{"slots", "expireAt"} {
+		d.rule(Advice, "key-indexed", d.Indexes.indexed(group, name),
+			"The field %s of %s is indexed, and each heartbeat rewrites its entries, which no query uses.\n"+
+				"Exempt it (gcloud firestore indexes fields update %[1]s --database='%[3]s' --collection-group=%[2]s "+
+				"--disable-indexes).", name, group, d.Indexes.Database)
+	}
+	d.rule(Advice, "key-no-ttl", !d.Indexes.TTL[group+"/expireAt"],
+		"The field expireAt of %[2]s has no TTL policy: the key that a crashed worker leaves there is kept forever.\n"+
+			"Create it (gcloud firestore fields ttls update expireAt --database='%[1]s' --collection-group=%[2]s "+
+			"--enable-ttl).", d.Indexes.Database, group)
 }
 
 // prepared returns another collection group, which has these exemptions and is no kind's, if this

@@ -116,6 +116,9 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	c.Auth = e.TaskAuth(c.Emulator, "", false)
 	e.Refuse(c.Job != "" && c.Options.Queue == (worker.Queue{}), "TASK_QUEUE",
 		"missing: ANALYZER=job:… needs it, because recovery enqueues a run that died in the job")
+	e.Refuse(c.Job != "" && c.Options.KeyField != "", "CONCURRENCY_KEY",
+		"cannot be used with ANALYZER=job:…, which would start an execution for each analysis that only waits: "+
+			"run the analyses in the worker, or unset it")
 	return c, e.Err()
 }
 
@@ -127,6 +130,9 @@ func parseConfig(l lookup, fromEnv func(lookup) (worker.Options, error)) (c Conf
 	o, err := fromEnv(l)
 	e.Add(err)
 	c.Options = o.Filled()
+	if o.KeyField == "" && o.Queue != (worker.Queue{}) {
+		e.Unused("belongs to CONCURRENCY_KEY, which is not set", "CONCURRENCY_LIMIT", "CONCURRENCY_RETRY")
+	}
 	c.Process = service.ReadProcess(e, "taskguard-worker", true)
 	c.AnalyzerSpec = e.Text("ANALYZER", "builtin:document")
 	c.readAnalyzer(e)

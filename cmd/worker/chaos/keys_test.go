@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,15 +22,12 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// The keys of TestChaosKeys, and how many analyses of each may run at a time.
-const (
-	keysLimit = 3
-	keysRun   = time.Second // of an analysis
-)
+// keysRun is how long an analysis of TestChaosKeys runs.
+const keysRun = time.Second
 
 // keysSize is small, but with CHAOS_KEYS, which is how long workers are killed: two minutes are 2,000 analyses of
-// 20 keys.
-func keysSize(t *testing.T) (s size, keys int) {
+// 20 keys, or a fifth where they run one at a time.
+func keysSize(t *testing.T, limit int) (s size, keys int) {
 	t.Helper()
 	s = size{duration: 3 * time.Second, analyses: 24, workers: 2, ttl: 1500 * time.Millisecond, seed: rand.Uint64()}
 	s.runTimeout, s.retryMax, keys = time.Minute, 5*time.Second, 2
@@ -39,29 +37,44 @@ func keysSize(t *testing.T) (s size, keys int) {
 		check(t, err)
 		s.analyses, s.workers, s.ttl, keys = int(1000*s.duration.Minutes()), 4, 3*time.Second, 20
 	}
+	if limit == 1 {
+		s.analyses /= 3
+	}
 	return s, keys
 }
 
 // keyed is one TestChaosKeys.
 type keyed struct {
 	*chaos
-	keys int
-	at   []time.Time // when each analysis was created
-	live map[string]int
-	most int // runs of one key at a time, as the analyzer sees it
+	limit  int // of the runs of a key; with one, a failure holds the key
+	keys   int
+	live   map[string]int
+	most   int // runs of one key at a time, as the analyzer sees it
+	failed map[string]bool
 }
 
 // TestChaosKeys kills a worker each second while analyses wait for the slots of their keys. There are never more
 // live locks of one key than it has slots, all become READY, and those created first come first.
 func TestChaosKeys(t *testing.T) {
 	t.Parallel()
-	size, keys := keysSize(t)
+	t.Run("three at a time", func(t *testing.T) { chaosOfKeys(t, 3) })
+	t.Run("strictly in order", func(t *testing.T) { chaosOfKeys(t, 1) })
+}
+
+func chaosOfKeys(t *testing.T, limit int) {
+	t.Helper()
+	size, keys := keysSize(t, limit)
 	t.Logf("%d keys, %+v", keys, size)
-	c := &keyed{chaos: newChaos(t, size), keys: keys, live: map[string]int{}}
+	c := &keyed{
+		chaos: newChaos(t, size), limit: limit, keys: keys, live: map[string]int{}, failed: map[string]bool{},
+	}
 	analyzer := httptest.NewServer(http.HandlerFunc(c.run))
 	t.Cleanup(analyzer.Close)
 	c.environment = []string{
-		"ANALYZER=" + analyzer.URL, "CONCURRENCY_KEY=tenant", fmt.Sprint("CONCURRENCY_LIMIT=", keysLimit), "MAX_RUNS=80",
+		"ANALYZER=" + analyzer.URL, "CONCURRENCY_KEY=tenant", fmt.Sprint("CONCURRENCY_LIMIT=", limit), "MAX_RUNS=80",
+	}
+	if limit == 1 {
+		c.environment = append(c.environment, "CONCURRENCY_RETRY=hold")
 	}
 	throughout, done := context.WithCancel(context.WithoutCancel(t.Context()))
 	var others sync.WaitGroup
@@ -81,8 +94,7 @@ func TestChaosKeys(t *testing.T) {
 	defer over()
 	others.Go(func() { c.killEachSecond(during) })
 	for i := range size.analyses { // in a quarter of the time, so that they wait
-		c.at = append(c.at, time.Now().UTC().Truncate(time.Millisecond))
-		at := c.at[i].Format("2006-01-02T15:04:05.000Z")
+		at := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
 		c.docs.Put(t, id(i), map[string]any{
 			"status": "QUEUED", "tenant": c.tenant(i), "createdAt": at, "updatedAt": at,
 		})
@@ -110,7 +122,7 @@ func (c *keyed) killEachSecond(ctx context.Context) {
 	}
 }
 
-// run is the analyzer.
+// run is the analyzer. Where a failure holds the key, every tenth analysis fails for now, once.
 func (c *keyed) run(w http.ResponseWriter, r *http.Request) {
 	var got job
 	c.check(json.NewDecoder(r.Body).Decode(&got))
@@ -121,7 +133,16 @@ func (c *keyed) run(w http.ResponseWriter, r *http.Request) {
 		c.counts["runs"]++
 	})
 	pause(r.Context(), keysRun)
-	c.locked(func() { c.live[tenant]-- })
+	fails := false
+	c.locked(func() {
+		c.live[tenant]--
+		fails = c.limit == 1 && number(got.Analysis)/c.keys%10 == 1 && !c.failed[got.Analysis]
+		c.failed[got.Analysis] = true
+	})
+	if fails {
+		http.Error(w, "for now", http.StatusInternalServerError)
+		return
+	}
 	_ = json.NewEncoder(w).Encode(map[string]int64{"token": got.Token})
 }
 
@@ -160,15 +181,25 @@ func (c *keyed) judgeKeys(t *testing.T) {
 	for k := range c.keys {
 		c.judgeLocks(t, k, histories)
 		c.judgeOrder(t, k, histories)
+		if c.limit == 1 {
+			c.judgeStrict(t, k, histories)
+		}
 	}
 
-	for name, least := range map[string]int{"kill -9": 1, "steals": 1, "wrote park": 1, "slots taken": c.analyses} {
+	least := map[string]int{"kill -9": 1, "steals": 1, "wrote park": 1, "slots taken": c.analyses}
+	if c.limit == 1 {
+		least["behind one that had failed"] = 1
+	}
+	for name, least := range least {
 		if c.counts[name] < least {
 			t.Errorf("%s: %d; a run without it proves nothing", name, c.counts[name])
 		}
 	}
-	if c.most > keysLimit {
-		t.Errorf("%d runs of a key at a time, want at most %d", c.most, keysLimit)
+	if failed, n := c.counts["behind one that had failed"], c.counts["of them overtaken"]; 3*n > failed {
+		t.Errorf("%d of %d that had failed were overtaken: their slots were not kept", n, failed)
+	}
+	if c.most > c.limit {
+		t.Errorf("%d runs of a key at a time, want at most %d", c.most, c.limit)
 	}
 	t.Logf("at most %d runs of a key at a time; %v; answers %v", c.most, c.counts, c.queue.counts)
 }
@@ -210,7 +241,7 @@ func (c *keyed) judgeLocks(t *testing.T, key int, histories map[string][]*write)
 	for _, change := range changes {
 		live += change.more
 		c.counts["most live locks of a key"] = max(c.counts["most live locks of a key"], live)
-		if live > keysLimit {
+		if live > c.limit {
 			t.Errorf("%s had %d live locks at %v", c.tenant(key), live, change.at)
 		}
 	}
@@ -252,12 +283,87 @@ func (c *keyed) judgeOrder(t *testing.T, key int, histories map[string][]*write)
 			if n > 0 {
 				c.counts["overtook"]++
 			}
-			if n > keysLimit-len(taken.slots) {
+			if n > c.limit-len(taken.slots) {
 				t.Errorf("%s took the slot %d at %v, with %d of its key in front of it",
 					id(i), len(taken.slots), taken.at, n)
 			}
 		}
 	}
+}
+
+// judgeStrict checks that no analysis begins after one of its key that was created before it has begun and is not
+// finished, unless a kill explains it: of the run of that one, or of its worker before it kept the slot. A kept slot
+// is free if the next attempt is late by one TTL.
+func (c *keyed) judgeStrict(t *testing.T, key int, histories map[string][]*write) {
+	t.Helper()
+	overtaken := map[string]bool{}
+	for i := key; i < c.analyses; i += c.keys {
+		for _, taken := range c.slotsTaken(i, histories) {
+			for j := key; j < i; j += c.keys {
+				switch state := c.stateAt(j, taken.at, histories); state {
+				case "":
+				case "waits":
+					t.Errorf("%s began at %v, before the retry of %s", id(i), taken.at, id(j))
+				default:
+					overtaken[state+id(j)] = true
+					c.counts["overtook one that "+state]++
+				}
+			}
+		}
+		for _, w := range histories[id(i)] {
+			if w.Kind == proof.Release && w.outcome == analysislock.OutcomeRetry && i+c.keys < c.analyses {
+				c.counts["behind one that had failed"]++
+				if overtaken[keptNothing+id(i)] {
+					c.counts["of them overtaken"]++
+				}
+			}
+		}
+	}
+}
+
+// keptNothing is the state of an analysis that has failed for now, and whose slot was not kept.
+const keptNothing = "was killed before it kept its slot"
+
+// stateAt says whether an analysis that had begun waited for its next attempt, and why it might be overtaken.
+func (c *keyed) stateAt(j int, at time.Time, histories map[string][]*write) (state string) {
+	var last *write // of the lock
+	for _, w := range histories[id(j)] {
+		if w.at.After(at) {
+			break
+		}
+		switch w.Kind {
+		case proof.Finish, proof.GiveUp:
+			return ""
+		case proof.Acquire, proof.Heartbeat, proof.Release:
+			last = w
+		case proof.Park, proof.Requeue, proof.Delay:
+			if last != nil { // after a crash
+				return "was killed"
+			}
+		}
+	}
+	switch {
+	case last == nil:
+		return "" // judgeOrder judges those that were parked
+	case last.Kind != proof.Release:
+		return "was killed"
+	}
+
+	state = keptNothing
+	for _, w := range histories[analysislock.KeyID(c.tenant(j))] {
+		for owner, slot := range w.slots {
+			kept := strings.HasPrefix(owner, "next attempt of ") && analysisOf(slot) == id(j)
+			if !kept || w.at.Before(last.at) || w.at.After(at) {
+				continue
+			}
+			state = "waits"
+			text := slot.GetMapValue().GetFields()["lockExpiresAt"].GetStringValue()
+			if expires, err := time.Parse(time.RFC3339, text); err != nil || !at.Before(expires) {
+				state = "was late"
+			}
+		}
+	}
+	return state
 }
 
 // slotsTaken returns the writes with which deliveries of an analysis took slots.

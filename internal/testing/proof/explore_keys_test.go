@@ -204,7 +204,7 @@ func (x *keyExecution) dispatch(t *task) {
 	i := x.client.start(fmt.Sprint("w", len(x.instances)), x.analyze)
 	x.instances = append(x.instances, i)
 	p := &caller{n: len(x.callers), name: "delivery of " + t.AnalysisID + " at " + i.name, on: i, task: t,
-		analysis: t.AnalysisID, since: len(x.records[t.AnalysisID].states), started: x.since()}
+		analysis: t.AnalysisID, since: len(x.records[t.AnalysisID].states)}
 	x.callers = append(x.callers, p)
 	t.inFlight++
 	t.tried = x.now()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"taskguard/internal/delivery"
@@ -120,6 +121,11 @@ func (m *model) wrongAttempts(r *record, after analysis, k Kind, p *caller) stri
 		return "acquired with a wrong status or history"
 	case (k == Release || k == Finish) && lastOf(after).EndedAt.IsZero():
 		return "left the attempt without its entry or its end in the history"
+	case k == Park && (after.Status == analysislock.Processing || after.Lock.Owner != "" ||
+		after.Lock.Token != before.Lock.Token || !strings.HasPrefix(after.Place, analysislock.KeyID(after.Key)+" ")):
+		return "parked wrongly"
+	case k != Park && (!after.ParkedAt.IsZero() || after.Place != ""):
+		return "left it parked"
 	case k == Requeue && (after.Lock.Attempts != 0 || after.Status != analysislock.Queued):
 		return "requeued wrongly"
 	case refunded && p.on.stopping && (p.run == nil || p.run.stopped) && outcome == analysislock.OutcomeShuttingDown:
@@ -293,7 +299,7 @@ const dispatchTime = 5 * time.Second
 // judgeUnheld checks, if one crash is the only fault, for how long an analysis was not held by a
 // live worker when it is acquired after the crash, although its next attempt was due.
 func (m *model) judgeUnheld(r *record) {
-	if !m.single || m.crashedAt == 0 || len(r.parkings) > 0 { // it may wait for a slot
+	if !m.single || m.crashedAt == 0 || m.keySlots > 0 { // with keys it may wait for a slot
 		return
 	}
 	last := &r.states[len(r.states)-1]
@@ -354,11 +360,13 @@ func (m *model) judgeAnswer(p *caller, o delivery.Result, excused bool) {
 		}
 	}
 
-	if o.Reason == delivery.KeyBusy && o.Ack && !slices.ContainsFunc(r.parkings, func(at time.Duration) bool { return at >= p.started }) {
+	if o.Reason == delivery.KeyBusy && o.Ack && !slices.Contains(r.parkings, p) {
 		m.fail("%s was acknowledged with key_busy, but has not parked %s", p, m.show(r.doc))
 	}
-	// The end of the simulation shows whether somebody wakes it. Another dispatch of the task may run it.
-	parked := !r.doc.ParkedAt.IsZero() || o.Reason == delivery.KeyBusy
+	parked := !r.doc.ParkedAt.IsZero()
+	if parked && o.Ack && m.pending(p.analysis, t) == 0 {
+		m.judgeParked(r, p)
+	}
 
 	switch {
 	case p.running():

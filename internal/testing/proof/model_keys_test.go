@@ -38,6 +38,24 @@ func (m *model) swapKey(c *call) (lease.Cell[analysislock.Key], error) {
 	return next, nil
 }
 
+// judgeParked checks, when a delivery of a parked analysis is acknowledged and nothing else will deliver it, that
+// somebody will wake it: the record of its key says that somebody waits, so that the end of each slot looks for it. If
+// no slot is held at that moment, the end of the simulation shows that it was woken.
+func (m *model) judgeParked(r *record, p *caller) {
+	id, _, _ := strings.Cut(r.doc.Place, " ")
+	key := m.keys[id].Doc
+	if !key.Waiting {
+		m.fail("%s was acknowledged, but the record of the key does not say that %s waits", p, m.show(r.doc))
+	}
+	for _, s := range key.Slots {
+		if lease.Held(s.Lease, m.now()) {
+			m.count("parked behind a slot")
+			return
+		}
+	}
+	m.count("parked while no slot was held")
+}
+
 // parked returns the parked analyses of a key in their order, as repo.Analyses does.
 func (m *model) parked(keyID string, limit int) (found []analysis) {
 	for id, r := range m.records {

@@ -77,7 +77,7 @@ type record struct {
 	crashes  int               // of later attempts
 	charges  []string          // receipts of the provider
 	keys     map[string]string // the receipts by key
-	parkings []time.Duration
+	parkings []*caller
 }
 
 // state is the lock and the checkpoint after a write.
@@ -105,8 +105,7 @@ type caller struct {
 	token    int64  // of its acquisition; for an operator, of the lock that it broke
 	acquired int    // the number of the record's states before its acquisition
 	run      *run
-	since    int // the number of the record's states when it started
-	started  time.Duration
+	since    int   // the number of the record's states when it started
 	parked   bool  // it has parked its analysis
 	alone    bool  // its acquisition says that its worker runs nothing else
 	broken   *Span // from when an operator broke its lock until its trust ends
@@ -165,7 +164,9 @@ type task struct {
 
 func newModel(policy lease.Policy) *model {
 	keys := map[string]lease.Cell[analysislock.Key]{}
-	return &model{policy: policy, records: map[string]*record{}, keys: keys, owners: map[string]*caller{}, figures: figures{}}
+	return &model{
+		policy: policy, records: map[string]*record{}, keys: keys, owners: map[string]*caller{}, figures: figures{},
+	}
 }
 
 // now returns the store's time.
@@ -353,7 +354,7 @@ func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, erro
 	}
 
 	if next.ParkedAt.After(r.doc.ParkedAt) {
-		r.parkings = append(r.parkings, m.since())
+		r.parkings = append(r.parkings, p)
 	}
 	m.judge(r, next, mark, p)
 	m.judgeRecord(r, next, p)

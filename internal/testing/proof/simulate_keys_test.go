@@ -70,7 +70,7 @@ func (w *simulation) judgeKeys() {
 
 // expectedOfKeys are the figures that must not be zero: without them the seeds prove nothing.
 var expectedOfKeys = []string{
-	"park", "settled key_busy", "unsettled key_busy", "all slots of a key in use", "conflicts of keys", "crashes",
+	"park", "parked behind a slot", "settled key_busy", "unsettled key_busy", "all slots of a key in use", "conflicts of keys", "crashes",
 	"pauses", "stops", "requeue", "cancel", "ended retry analyzer_failed",
 }
 

@@ -31,7 +31,7 @@ func (w *simulation) replace(s *slot) {
 
 // join starts a request to i. The caller holds the mutex.
 func (w *simulation) join(i *instance, t *task) *caller {
-	p := &caller{n: len(i.callers), name: fmt.Sprintf("%s/%d", i.name, len(i.callers)), on: i, task: t, started: w.since()}
+	p := &caller{n: len(i.callers), name: fmt.Sprintf("%s/%d", i.name, len(i.callers)), on: i, task: t}
 	if t != nil {
 		p.name, p.analysis, p.since = p.name+"/"+t.AnalysisID, t.AnalysisID, len(w.records[t.AnalysisID].states)
 	}

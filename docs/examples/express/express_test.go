@@ -1,0 +1,155 @@
+package express
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/internal/testing/examplestest"
+	"taskguard/orchestrator"
+)
+
+func TestMain(m *testing.M) { os.Exit(examplestest.Main(m, "NODE")) }
+
+// The application enqueues a report, its analyzer computes it beside the worker, and the application shows it.
+func TestTheApplicationOfThePageEnqueuesAndShowsReports(t *testing.T) {
+	paths := examplestest.Find(t, "NODE", "node", "npm")
+	dir := directory(t, paths[1])
+	analyzerPort, appPort := freePort(t), freePort(t)
+	env := examplestest.Start(t, "local", "ANALYZER=http://127.0.0.1:"+analyzerPort+"/analyze")
+	start(t, dir, append(env, "APP_PORT="+analyzerPort), paths[0], "analyzer.js")
+	start(t, dir, append(env, "PORT="+appPort), paths[0], "app.js")
+
+	for id, want := range map[string]struct{ input, status, code string }{
+		"good": {`{"pages": 3}`, "READY", ""},
+		"bad":  {`{"pages": 0}`, "FAILED", "no_pages"},
+	} {
+		report := "http://127.0.0.1:" + appPort + "/reports/" + id
+		if status, answer := post(t, report, want.input); status != http.StatusAccepted {
+			t.Fatalf("POST %s is answered %d %s", report, status, answer)
+		}
+
+		got := await(t, report)
+		if got.Status != want.status || got.Error.Code != want.code || (got.Result.Words == 750) != (want.code == "") {
+			t.Errorf("%s is %+v, want %s %s, and 750 words if it is READY", id, got, want.status, want.code)
+		}
+	}
+}
+
+func TestTheAnalyzerWithCheckpointsResumes(t *testing.T) {
+	paths, port := examplestest.Find(t, "NODE", "node", "npm"), freePort(t)
+	start(t, directory(t, paths[1]), append(os.Environ(), "APP_PORT="+port), paths[0], "resume.js")
+	post(t, "http://127.0.0.1:"+port, "{}") // it listens now
+	analyzer, err := orchestrator.New("http://127.0.0.1:"+port+"/analyze", orchestrator.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	job := orchestrator.Job{Input: json.RawMessage(`{"pages": 3}`), Resume: json.RawMessage(`{"done": 2, "words": 1}`)}
+	result, err := orchestrator.Run(t.Context(), analyzer, job)
+	if want := map[string]any{"pages": int64(3), "words": int64(251)}; err != nil || !reflect.DeepEqual(result, want) {
+		t.Errorf("got %v, %v, want %v", result, err, want)
+	}
+}
+
+// directory returns a directory with the scripts, Google's packages, Express and the module of clients/node.
+func directory(t *testing.T, npm string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	packages := filepath.Join(dir, "node_modules")
+	if err := os.Mkdir(packages, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ours, err := filepath.Abs("../../../clients/node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	installed, err := filepath.Glob(filepath.Join(examplestest.Modules(t, npm, "."), "*"))
+	if err != nil || len(installed) == 0 {
+		t.Fatalf("%d packages, %v", len(installed), err)
+	}
+	for _, path := range append(installed, ours) {
+		name := filepath.Base(path)
+		if path == ours {
+			name = "taskguard"
+		}
+		if err := os.Symlink(path, filepath.Join(packages, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	examplestest.Copy(t, dir, "analyze.js", "analyzer.js", "resume.js", "app.js", "tasks.js", "package.json")
+	return dir
+}
+
+// freePort returns a port that nothing listens at.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+// start starts a program, which ends with the test.
+func start(t *testing.T, dir string, env []string, command ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...) //nolint:gosec // the test's own
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, slices.Clone(env), t.Output(), t.Output()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Wait() }) // the context has ended it
+}
+
+// post sends JSON, again until the program listens.
+func post(t *testing.T, url, body string) (status int, answer string) {
+	t.Helper()
+	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		resp, err := http.Post(url, "application/json", strings.NewReader(body)) //nolint:gosec // the test's own
+		if err != nil && time.Since(began) < time.Minute {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close() // it is read
+		return resp.StatusCode, string(text)
+	}
+}
+
+type report struct {
+	Status string
+	Result struct{ Words int }
+	Error  struct{ Code string }
+}
+
+// await reads a report until it is finished.
+func await(t *testing.T, url string) (r report) {
+	t.Helper()
+	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(100 * time.Millisecond) {
+		resp, err := http.Get(url) //nolint:gosec // the test's own
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = json.NewDecoder(resp.Body).Decode(&r)
+		_ = resp.Body.Close() // it is read
+		if err != nil || r.Status == "READY" || r.Status == "FAILED" {
+			return r
+		}
+	}
+	t.Errorf("%s is not finished after a minute: %+v", url, r)
+	return r
+}

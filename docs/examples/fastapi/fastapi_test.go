@@ -1,0 +1,109 @@
+package fastapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/internal/testing/examplestest"
+	"taskguard/orchestrator"
+)
+
+func TestMain(m *testing.M) { os.Exit(examplestest.Main(m, "PYTHON")) }
+
+// FastAPI is from a registry that the tests do not use: a stand-in serves its routes.
+func TestTheAnalyzerOfThePageAnswersTheWorker(t *testing.T) {
+	answer := serve(t, "analyzer")
+	result, err := answer(`{"pages": 3}`, "")
+	if want := map[string]any{"pages": int64(3), "words": int64(750)}; err != nil || !reflect.DeepEqual(result, want) {
+		t.Errorf("got %v, %v, want %v", result, err, want)
+	}
+
+	_, err = answer(`{"pages": 0}`, "")
+	var failed *orchestrator.PermanentError
+	if !errors.As(err, &failed) || failed.Code != "no_pages" || failed.Message != "the report has no pages" {
+		t.Errorf("got %v, want the permanent failure no_pages", err)
+	}
+}
+
+func TestTheAnalyzerWithCheckpointsResumes(t *testing.T) {
+	result, err := serve(t, "resume")(`{"pages": 3}`, `{"done": 2, "words": 1}`)
+	if want := map[string]any{"pages": int64(3), "words": int64(251)}; err != nil || !reflect.DeepEqual(result, want) {
+		t.Errorf("got %v, %v, want %v", result, err, want)
+	}
+}
+
+// The other programs need Google's clients: they are only compiled.
+func TestTheProgramsOfThePageAreValidPython(t *testing.T) {
+	python := examplestest.Find(t, "PYTHON", "python3")[0]
+	files, err := filepath.Glob("*.py")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%q, %v", files, err)
+	}
+	parse := "import ast, sys\nfor f in sys.argv[1:]: ast.parse(open(f).read(), f)"
+	cmd := exec.CommandContext(t.Context(), python, append([]string{"-c", parse}, files...)...) //nolint:gosec // the test's own
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// serve serves the app of a module, and returns a function that runs one analysis there.
+func serve(t *testing.T, module string) func(input, checkpoint string) (any, error) {
+	t.Helper()
+	python, port := examplestest.Find(t, "PYTHON", "python3")[0], freePort(t)
+	cmd := exec.CommandContext(t.Context(), python, "testdata/fastapi.py", module, port)
+	paths := []string{".", "testdata", "../../../clients/python"}
+	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH="+strings.Join(paths, ":"))
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Wait() }) // the context has ended it
+
+	url := "http://127.0.0.1:" + port
+	await(t, url)
+	analyzer, err := orchestrator.New(url+"/analyze", orchestrator.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(input, checkpoint string) (any, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		job := orchestrator.Job{Input: json.RawMessage(input), Resume: json.RawMessage(checkpoint)}
+		return orchestrator.Run(ctx, analyzer, job)
+	}
+}
+
+func await(t *testing.T, url string) {
+	t.Helper()
+	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(20 * time.Millisecond) {
+		if resp, err := http.Get(url + "/nothing"); err == nil { //nolint:gosec // the test's own
+			_ = resp.Body.Close() // nothing is read
+			return
+		} else if !strings.Contains(err.Error(), "refused") {
+			return // it listens
+		}
+	}
+	t.Fatalf("nothing listens at %s", url)
+}
+
+// freePort returns a port that nothing listens at.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}

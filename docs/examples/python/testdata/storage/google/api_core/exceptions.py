@@ -1,0 +1,2 @@
+class PreconditionFailed(Exception):
+    pass

@@ -1,0 +1,74 @@
+package python
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"taskguard/internal/testing/examplestest"
+	"taskguard/orchestrator"
+)
+
+// killer runs pages.py, and kills the worker in the middle of the first attempt.
+const killer = `#!/bin/sh
+if [ "$ATTEMPT" = 1 ]; then (sleep 3.5; kill -9 $PPID) & fi
+exec python3 pages.py
+`
+
+// A kill of the worker, as the reader of docs/tutorial.md sends it, costs an attempt and no page.
+func TestTheTutorialSurvivesAKill(t *testing.T) {
+	t.Parallel()
+	examplestest.Find(t, "PYTHON", "python3")
+	script := filepath.Join(t.TempDir(), "killer")
+	if err := os.WriteFile(script, []byte(killer), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	env := examplestest.Start(t, "local", "LOCK_TTL=3s", "CHECKPOINT_INTERVAL=1s", "ANALYZER=exec:"+script)
+
+	submit := exec.CommandContext(t.Context(), examplestest.Build(t, "taskguard/cmd/taskguard"),
+		"submit", "--json", "--wait", "--input", `{"pages": 6}`)
+	submit.Env = env
+	out, err := submit.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+
+	var got struct {
+		Result struct {
+			Done   int
+			ReadBy string `json:"read_by"`
+		}
+	}
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatal(err)
+	}
+	byBoth := regexp.MustCompile(`^1+2+$`).MatchString(got.Result.ReadBy)
+	if got.Result.Done != 6 || len(got.Result.ReadBy) != 6 || !byBoth {
+		t.Errorf("%s, want 6 pages, the first of them read by attempt 1 and the rest by attempt 2", out)
+	}
+}
+
+func TestTheTutorialsFirstAnalyzerCountsOrRejects(t *testing.T) {
+	python := examplestest.Find(t, "PYTHON", "python3")[0]
+	analyzer, err := orchestrator.New("exec:"+python+" count.py", orchestrator.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	job := orchestrator.Job{Input: json.RawMessage(`{"text": "the lamp and the moon"}`)}
+	result, err := orchestrator.Run(t.Context(), analyzer, job)
+	if words, ok := result.(map[string]any); !ok || err != nil || words["words"] != int64(5) {
+		t.Errorf("got %v, %v, want 5 words", result, err)
+	}
+
+	job.Input = json.RawMessage(`{"title": "no text"}`)
+	_, err = orchestrator.Run(t.Context(), analyzer, job)
+	var rejected *orchestrator.PermanentError
+	if !errors.As(err, &rejected) || rejected.Message != "the input has no text" {
+		t.Errorf("got %v, want it rejected with the message of the program", err)
+	}
+}
