@@ -19,6 +19,7 @@ from typing import Any
 from .jobs import Failed, Fields, Job, Stopped, encode, failure, storable
 
 EFFECTS = "taskguard_effects"  # the field of a checkpoint that holds side effects
+BUSY_SECONDS = 30  # the worker asks 100 times without counting an attempt: for 50 minutes
 
 
 class _Intended(BaseException):
@@ -95,12 +96,15 @@ class endpoint:
     """Makes an analyzer, a function or a coroutine function, an ASGI application. wsgi is the same for WSGI.
 
     A function runs in its own thread, a coroutine function in the loop of the ASGI server. When the
-    worker hangs up, the next report raises Stopped.
+    worker hangs up, the next report raises Stopped. A run that never reports goes on. Until it ends, this
+    process answers 503 with Retry-After to the next attempt at the same analysis.
     """
 
     def __init__(self, analyze: Callable[[Job], Any]) -> None:
         functools.update_wrapper(self, analyze)
         self._analyze = analyze
+        self._running: set[str] = set()  # the ids of analyses
+        self._lock = threading.Lock()
 
     def answer(self, body: bytes) -> tuple[int, dict[str, str], Iterator[bytes]]:
         """Returns the status, the headers and the chunks of the answer to a POST, for a server of any kind.
@@ -163,6 +167,10 @@ class endpoint:
     ) -> Request:
         """Starts the run in a thread. put gets its lines; wait runs a coroutine."""
         job, context = Request(body, put), contextvars.copy_context()
+        if not self._enter(job.analysis_id):
+            message = "an earlier attempt still runs in this process"
+            put(failure(Failed("still_running", message, retry_after=BUSY_SECONDS)))
+            return job
 
         def work() -> Fields:
             try:
@@ -179,11 +187,25 @@ class endpoint:
 
         def run() -> None:
             last = context.run(work)
+            self._leave(job.analysis_id)
             if not job.closed.is_set():  # else nobody reads it, and the loop may be closed
                 put(last)
 
         threading.Thread(target=run, daemon=True).start()
         return job
+
+    def _enter(self, id: str) -> bool:
+        """Records that an analysis runs. False: it runs already. A self-test has no id, and may run beside another."""
+        with self._lock:
+            if id in self._running:
+                return False
+            if id:
+                self._running.add(id)
+            return True
+
+    def _leave(self, id: str) -> None:
+        with self._lock:
+            self._running.discard(id)
 
 
 async def hung_up(receive: Callable[[], Awaitable[Fields]], put: Callable[[Fields], object]) -> None:

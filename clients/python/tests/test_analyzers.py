@@ -119,6 +119,36 @@ class Endpoints(unittest.TestCase):
         self.assertEqual(answer(analyze, checkpoint=effects(a={"done": 1}, b={"done": 2})), (200, [[1, 2]]))
 
 
+class Repeats(unittest.TestCase):
+    """An attempt is refused while an earlier one that never reports still runs."""
+
+    def test_an_analysis_runs_once_at_a_time_in_a_process(self):
+        begun, proceed, runs = threading.Event(), threading.Event(), []
+
+        def analyze(job):
+            runs.append(job.lock_token)
+            begun.set()
+            proceed.wait(30)
+            return job.lock_token
+
+        service = endpoint(analyze)
+
+        def post(id, token):
+            status, headers, chunks = service.answer(json.dumps({"analysis_id": id, "lock_token": token}).encode())
+            return status, headers.get("Retry-After"), json.loads(b"".join(chunks))
+
+        first = threading.Thread(target=post, args=("a", 1))
+        first.start()
+        self.assertTrue(begun.wait(30))
+        status, wait, body = post("a", 2)
+        self.assertEqual((status, wait, body["error"]["code"], runs), (503, "30", "still_running", [1]))
+
+        proceed.set()
+        self.assertEqual(post("b", 3), (200, None, 3))  # another analysis
+        first.join(30)
+        self.assertEqual(post("a", 4), (200, None, 4))
+
+
 class HangUps(unittest.TestCase):
     """The first report arrives while the analyzer runs; after a hang-up the next report raises Stopped."""
 
