@@ -114,19 +114,35 @@ export async function run(analyze) {
   process.exit(status);
 }
 
-/** endpoint returns a handler for Express and node:http that answers the worker's POST. */
+const busySeconds = 30; // the worker asks 100 times without counting an attempt: for 50 minutes
+
+/**
+ * endpoint returns a handler for Express and node:http that answers the worker's POST.
+ *
+ * A run that neither reports nor reads its signal goes on after a hang-up. Until it ends, the handler answers 503
+ * with Retry-After to the next attempt at the same analysis.
+ */
 export function endpoint(analyze) {
+  const running = new Set(); // ids of analyses; a self-test has none
   return async (request, response) => {
     let worker;
+    let entered;
     try {
       const fields = await parse(request);
       worker = new Answer(fields, response);
+      if (running.has(fields.analysis_id)) {
+        throw new Failed('still_running', 'an earlier attempt still runs in this process', { retryAfter: busySeconds });
+      }
+      entered = fields.analysis_id;
+      if (entered) running.add(entered);
       const result = plain(await analyze(new Job(fields, worker)));
       if (worker.ended) throw worker.ended;
       worker.finish({ result });
     } catch (err) {
       if (!(err instanceof Failed || worker?.signal.aborted)) console.error(err);
       (worker ?? new Answer({}, response)).finish(failure(err));
+    } finally {
+      running.delete(entered);
     }
   };
 }

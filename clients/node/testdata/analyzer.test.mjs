@@ -91,6 +91,45 @@ async function posted(analyze, { body = JSON.stringify(aJob), signal, had } = {}
   }
 }
 
+// resolvable returns a promise and its resolve, as Promise.withResolvers of later versions.
+function resolvable() {
+  const made = {};
+  made.promise = new Promise((resolve) => { made.resolve = resolve; });
+  return made;
+}
+
+test('a service refuses an attempt while an earlier one that never reports still runs', limited, async (t) => {
+  const begun = resolvable();
+  const proceed = resolvable();
+  const tokens = [];
+  const handler = endpoint(async ({ lockToken }) => {
+    tokens.push(lockToken);
+    begun.resolve();
+    await proceed.promise;
+    return lockToken;
+  });
+  const server = createServer(handler);
+  await once(server.listen(0, '127.0.0.1'), 'listening');
+  t.after(() => { proceed.resolve(); server.close(); });
+  const post = async (token, signal) => {
+    const body = JSON.stringify({ ...aJob, lock_token: token });
+    const response = await fetch(`http://127.0.0.1:${server.address().port}`, { method: 'POST', body, signal });
+    return [response.status, response.headers.get('retry-after'), await response.json()];
+  };
+
+  const hangUp = new AbortController();
+  const first = post(1, hangUp.signal);
+  await begun.promise;
+  hangUp.abort();
+  await assert.rejects(first);
+  const [status, wait, { error }] = await post(2);
+  assert.deepEqual([status, wait, error.code, tokens], [503, '30', 'still_running', [1]]);
+
+  proceed.resolve();
+  await new Promise((resolve) => { setImmediate(resolve); }); // the first attempt ends
+  assert.deepEqual(await post(3), [200, null, 3]);
+});
+
 for (const { name, job, steps, answer } of vectors('http.json')) {
   test(`http: ${name}`, limited, async () => {
     assert.deepEqual(await posted(stepping(steps), { body: JSON.stringify(job) }), answer);
