@@ -54,11 +54,19 @@ func TestInputIsOfAFileOrOfStandardInput(t *testing.T) {
 	q.wantTasks(t, 2)
 }
 
+func TestSubmitRefusesARunTimeoutThatTheWorkerRefuses(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	taskguard(t, q.env.with("RUN_TIMEOUT", "31m"), "submit", "--input", "{}").
+		want(t, cli.ExitUsage, "RUN_TIMEOUT: 31m0s is over 30m0s: Cloud Tasks then delivers the task again")
+	q.wantTasks(t, 0)
+}
+
 func TestBookingsCarryTheWorkersDeadlineAndAudience(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
 	q.env["TASK_CALLER"] = caller
-	for runTimeout, want := range map[string]time.Duration{"40s": 100 * time.Second, "10h": 30 * time.Minute, "": 26 * time.Minute} {
+	for runTimeout, want := range map[string]time.Duration{"40s": 100 * time.Second, "30m": 30 * time.Minute, "": 26 * time.Minute} {
 		id := cmp.Or(runTimeout, "unset")
 		env := q.env.with("RUN_TIMEOUT", runTimeout).with("TASK_AUDIENCE", "https://"+id)
 		taskguard(t, env, "submit", "--input", "{}", "--id", id).want(t, cli.ExitDone, "enqueued")

@@ -35,15 +35,17 @@ def submit(id: str, input: Any, *, run_timeout: float = 1500) -> Submission:
     """Enqueues an analysis: creates its document, unless it exists, and the task that delivers it to the worker.
 
     Derive the id from the request: then a repeated request changes nothing. input is what JSON can hold.
-    run_timeout is the worker's RUN_TIMEOUT in seconds. The settings are the variables that `taskguard local` and
-    `terraform output -raw environment` print. It uses Google's clients if they are installed, and REST otherwise.
+    run_timeout is the worker's RUN_TIMEOUT in seconds, 1800 at most. The settings are the variables that
+    `taskguard local` and `terraform output -raw environment` print. It uses Google's clients if they are installed, and REST otherwise.
 
-    It blocks. ValueError: Firestore cannot hold the id or the input. OSError, or an exception of Google's clients:
-    the document and its task may exist or not. Call submit again: it creates each of them once. If you do not, and
+    It blocks. ValueError: Firestore cannot hold the id or the input, or run_timeout is too long. OSError, or an exception of
+    Google's clients: the document and its task may exist or not. Call submit again: it creates each of them once. If you do not, and
     the document exists without its task, recovery creates that.
     """
     if not re.fullmatch(r"(?!\.{1,2}$|__.*__$)[^/]{1,375}", id):
         raise ValueError(f"{id!r} cannot be the id of a document")
+    if not 0 < run_timeout <= 1800:
+        raise ValueError(f"run_timeout: want 1 to 1800 seconds, not {run_timeout:g}: Cloud Tasks waits no longer")
     env = os.environ
     project, queue, target = (env[name] for name in ("GOOGLE_CLOUD_PROJECT", "TASK_QUEUE", "TASK_TARGET_URL"))
     target = target.rstrip("/")

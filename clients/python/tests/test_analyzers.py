@@ -9,7 +9,7 @@ import sys
 import threading
 import unittest
 
-from taskguard import Failed, NotDone, Stopped, endpoint
+from taskguard import Failed, NotDone, Stopped, endpoint, submit
 
 
 class Programs(unittest.TestCase):
@@ -117,6 +117,13 @@ class Endpoints(unittest.TestCase):
             return [a.result, b.result]
 
         self.assertEqual(answer(analyze, checkpoint=effects(a={"done": 1}, b={"done": 2})), (200, [[1, 2]]))
+
+
+class Submissions(unittest.TestCase):
+    def test_a_run_timeout_for_which_cloud_tasks_does_not_wait_is_refused(self):
+        for seconds in (1801, 0, float("nan")):
+            with self.assertRaisesRegex(ValueError, "run_timeout"):
+                submit("an-id", {}, run_timeout=seconds)
 
 
 class Repeats(unittest.TestCase):

@@ -47,6 +47,7 @@ const (
 	noQueue queueUse = iota
 	optionalQueue
 	requiredQueue
+	submitQueue // required, for tasks whose runs Cloud Tasks waits for
 )
 
 // connect reads the environment and opens what it names, of the kind of --kind or else of
@@ -73,8 +74,12 @@ func connectAll(ctx context.Context, c *cli.Call, use queueUse, log *slog.Logger
 	}
 	if use != noQueue {
 		o.Queue, o.RunTimeout = e.TaskQueue(), e.Duration("RUN_TIMEOUT", 25*time.Minute)
+		if use == submitQueue && o.RunTimeout > taskqueue.MaxDeadline {
+			e.Problem("RUN_TIMEOUT", fmt.Sprintf("%v is over %v: Cloud Tasks then delivers the task again",
+				o.RunTimeout, taskqueue.MaxDeadline))
+		}
 		switch {
-		case o.Queue.Name == "" && use == requiredQueue:
+		case o.Queue.Name == "" && use >= requiredQueue:
 			e.Problem("TASK_QUEUE", "must be set")
 		case o.Queue.Name != "" && o.Queue.Caller == "" && o.Queue.EmulatorHost == "":
 			e.Problem("TASK_CALLER", "must be set, to the service account that the worker accepts")

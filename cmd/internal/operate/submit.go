@@ -55,7 +55,7 @@ func Submit(ctx context.Context, c *cli.Call) (err error) {
 	if err != nil {
 		return err
 	}
-	cl, err := connect(ctx, c, requiredQueue)
+	cl, err := connect(ctx, c, submitQueue)
 	if err != nil {
 		return err
 	}
