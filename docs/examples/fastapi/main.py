@@ -2,7 +2,11 @@ from fastapi import FastAPI
 from google.cloud import firestore
 from taskguard import submit
 
-analyses = firestore.Client().collection("analyses")
+from work import analyze
+
+db = firestore.Client()
+analyses, reports = db.collection("analyses"), db.collection("reports")
+before = {"queued": "QUEUED", "running": "PROCESSING", "done": "READY"}
 app = FastAPI()
 
 
@@ -14,5 +18,16 @@ def create(id: str, input: dict):
 
 @app.get("/reports/{id}")
 def show(id: str):
-    report = analyses.document(id).get().to_dict() or {}
+    report = analyses.document(id).get().to_dict() or reports.document(id).get().to_dict() or {}
+    report["status"] = before.get(report.get("status"), report.get("status"))
     return {name: report.get(name) for name in ("status", "result", "error")}
+
+
+@app.post("/tasks/report")
+def run(task: dict):
+    report = reports.document(task["id"])
+    fields = report.get().to_dict()
+    if fields["status"] == "done":
+        return
+    report.update({"status": "running"})
+    report.update({"status": "done", "result": analyze(fields["input"])})

@@ -1,0 +1,21 @@
+from fastapi import FastAPI
+from google.cloud import firestore
+from taskguard import submit
+
+db = firestore.Client()
+analyses, reports = db.collection("analyses"), db.collection("reports")
+before = {"queued": "QUEUED", "running": "PROCESSING", "done": "READY"}
+app = FastAPI()
+
+
+@app.post("/reports/{id}", status_code=202)
+def create(id: str, input: dict):
+    submit(id, input)
+    return {"id": id}
+
+
+@app.get("/reports/{id}")
+def show(id: str):
+    report = analyses.document(id).get().to_dict() or reports.document(id).get().to_dict() or {}
+    report["status"] = before.get(report.get("status"), report.get("status"))
+    return {name: report.get(name) for name in ("status", "result", "error")}
