@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -228,7 +229,7 @@ var invoices = worker.Kind{
 		account, _ := input["account"].(string)
 		return strings.ToLower(account) // empty: not limited
 	},
-	KeyLimit: func(account string) int { return limits[account] },
+	KeyLimit: func(account string) int { return cmp.Or(limits[account], 2) }, // 2, unless the account has its own
 	KeyHold:  true, // strict order, where the limit is 1
 	Run:      worker.Typed(send),
 }
