@@ -38,7 +38,7 @@ func step(t *testing.T, account, id string) *cloudbuild.BuildStep {
 }
 
 func TestEveryImageAndToolOfTheBuildsHasAVersion(t *testing.T) {
-	if own := "cli:549.0.0-slim"; !strings.Contains(step(t, "taskguard-build", "shift").Name, own) || !strings.Contains(read(t, "README.md"), "gcloud 549 or newer (") {
+	if own := "cli:549.0.0-slim"; !strings.Contains(step(t, "taskguard-build", "shift").Name, own) || !strings.Contains(pages(t), "gcloud 549 or newer (") {
 		t.Errorf("gcloud is not %s in the build and on the page", own)
 	}
 	image, tool := regexp.MustCompile(`:\d+\.\d+\.\d+[-\w]*@sha256:[0-9a-f]{64}$|/google-cloud-cli:\d+\.\d+\.\d+-slim$`), regexp.MustCompile(`^[\w/]+\.[\w./-]+@`)
@@ -90,8 +90,8 @@ func TestTheBuildsTestFirstAndDeployAsAnotherAccount(t *testing.T) {
 	if diff := cmp.Diff(want, run); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if both := "submit --config=cloudbuild.yaml &&\n  submit --config=deploy/cloudbuild-release.yaml "; !strings.Contains(read(t, "README.md"), both) {
-		t.Errorf("README.md lacks %q", both)
+	if both := "submit --config=cloudbuild.yaml &&\n  submit --config=deploy/cloudbuild-release.yaml "; !strings.Contains(pages(t), both) {
+		t.Errorf("the pages lack %q", both)
 	}
 	for id, want := range map[string]string{"images": `[ -z "$APP$SETTINGS" ] || exit 0`, "application": `[ -n "$APP" ] || exit 0`} {
 		if script := step(t, "taskguard-build", id).Script; !strings.Contains(script, "\nset -euo pipefail\n"+want+"\n") {

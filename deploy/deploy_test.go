@@ -76,7 +76,7 @@ func TestDeployREADMEHasTheFiguresOfTheFiles(t *testing.T) {
 	for _, o := range declared.FieldOverrides {
 		exempt[o.CollectionGroup] += " " + o.FieldPath
 	}
-	readme := read(t, "README.md")
+	readme := pages(t)
 	words = append(words, "firestore databases create --location=$REGION --type=firestore-native --enable-pitr --delete-protection\n", " --uniform-bucket-level-access\n", "--replication-policy=user-managed --locations=$REGION --data-file=-", "--region=$BUILD_REGION ${POOL:+--worker-pool=$POOL}",
 		"  retry gcloud projects add-iam-policy-binding $PROJECT --role=roles/datastore.user", "  retry gcloud iam service-accounts add-iam-policy-binding $CALLER",
 		"  retry gcloud storage buckets add-iam-policy-binding", "set-cleanup-policies taskguard --location=$REGION --policy=deploy/cleanup.json --no-dry-run")
@@ -85,7 +85,7 @@ func TestDeployREADMEHasTheFiguresOfTheFiles(t *testing.T) {
 	}
 	for _, w := range append(words, exempt["analyses"]+"; do", exempt["analysesKeys"]+"; do") {
 		if !strings.Contains(readme, w) {
-			t.Errorf("README.md lacks %q", w)
+			t.Errorf("the pages lack %q", w)
 		}
 	}
 }
@@ -105,6 +105,16 @@ func TestTheProbesOfTheServiceFilesAreTheHealthRoutes(t *testing.T) {
 func read(t *testing.T, path string) string {
 	t.Helper()
 	return string(must(os.ReadFile(path))(t))
+}
+
+// pages returns the pages of this folder, one after the other.
+func pages(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	for _, path := range files(t, "*.md") {
+		all.WriteString(read(t, path) + "\n")
+	}
+	return all.String()
 }
 
 // check fails the test on an error.

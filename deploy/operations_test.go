@@ -50,7 +50,7 @@ func TestEveryAlertHasItsSectionInTheRunbook(t *testing.T) {
 }
 
 var (
-	invoked         = regexp.MustCompile("`taskguard ([a-z]+)")
+	invoked         = regexp.MustCompile("(?m)(?:^|`)taskguard ([a-z]+)")
 	commandDeclared = regexp.MustCompile(`\n\t\t\{Name: "([a-z]+)", `)
 	variableNamed   = regexp.MustCompile("`(worker_[a-z_]+|max_[a-z_]+|run_timeout_minutes|operators|create_database)")
 	payloadField    = regexp.MustCompile(`jsonPayload\.(\w+)`)
@@ -100,7 +100,8 @@ func TestWhoIsCalledMayRunTheCommandsOfThePage(t *testing.T) {
 		"its project's policy": "resourcemanager.projects.getIamPolicy", "its queue's policy": "cloudtasks.queues.getIamPolicy", "its services' policies": "run.services.getIamPolicy",
 		"its account's policy": "iam.serviceAccounts.getIamPolicy", "its roles": "iam.roles.get", "its revisions": "run.revisions.get",
 	}
-	for _, call := range gcloudCalled.FindAllStringSubmatch(read(t, "../docs/operations.md"), -1) {
+	pages := read(t, "../docs/operations.md") + read(t, "../docs/backup.md")
+	for _, call := range gcloudCalled.FindAllStringSubmatch(pages, -1) {
 		command, permission, known := call[1], "", false
 		for prefix, needed := range gcloudNeeds {
 			if strings.HasPrefix(command, prefix) {
@@ -124,7 +125,7 @@ var addressNamed = regexp.MustCompile(`module\.taskguard\.(google_\w+\.\w+)`)
 // Terraform would go on looking for what it has not forgotten of a lost database.
 func TestTerraformForgetsAllOfALostDatabase(t *testing.T) {
 	named := map[string]bool{}
-	for _, address := range addressNamed.FindAllStringSubmatch(read(t, "../docs/operations.md"), -1) {
+	for _, address := range addressNamed.FindAllStringSubmatch(read(t, "../docs/backup.md"), -1) {
 		named[address[1]] = true
 	}
 	want := map[string]bool{"google_firestore_database.this": true}
@@ -154,7 +155,7 @@ func commands(t *testing.T) map[string]bool {
 // A page that is read in an emergency names no command, field or variable that does not
 // exist.
 func TestOperationsNamesWhatExists(t *testing.T) {
-	page, has := read(t, "../docs/operations.md"), commands(t)
+	page, has := read(t, "../docs/operations.md")+read(t, "../docs/backup.md"), commands(t)
 	for _, c := range invoked.FindAllStringSubmatch(page, -1) {
 		if c[1] != "commands" && !has[c[1]] {
 			t.Errorf("there is no taskguard %s", c[1])

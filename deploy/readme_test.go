@@ -12,20 +12,23 @@ import (
 
 var shellBlock = regexp.MustCompile("(?s)\n```sh\n(.*?\n)```")
 
-// follow runs the commands of sections of deploy/README.md, and returns the words of each call.
+// follow runs the commands of sections of deploy's pages, and returns the words of each call.
 func (c *cloud) follow(sections ...string) (calls [][]string) {
 	c.t.Helper()
 	script := "set -euo pipefail\n"
 	for _, name := range sections {
-		_, section, found := strings.Cut(read(c.t, "README.md"), "\n## "+name+"\n")
-		section, _, _ = strings.Cut(section, "\n## ")
-		blocks := shellBlock.FindAllStringSubmatch(section, -1)
-		if !found || len(blocks) == 0 {
-			c.t.Fatalf("README.md has no commands under %q", name)
+		commands := ""
+		for _, path := range files(c.t, "*.md") {
+			_, section, _ := strings.Cut(read(c.t, path), "\n## "+name+"\n")
+			section, _, _ = strings.Cut(section, "\n## ")
+			for _, b := range shellBlock.FindAllStringSubmatch(section, -1) {
+				commands += b[1]
+			}
 		}
-		for _, b := range blocks {
-			script += b[1]
+		if commands == "" {
+			c.t.Fatalf("the pages have no commands under %q", name)
 		}
+		script += commands
 	}
 	if !c.bash("", "-c", script) {
 		c.t.Fatal(c.output)
@@ -42,7 +45,7 @@ func TestTheRemovalLeavesWhatThePageHasNotMade(t *testing.T) {
 	c := newCloud(t)
 	const before = "+firestore databases:(default)\n+storage buckets:my-project_cloudbuild\n"
 	c.write("cloud", before)
-	_, removal, _ := strings.Cut(read(t, "README.md"), "\n## Remove it\n")
+	_, removal, _ := strings.Cut(read(t, "remove.md"), "\n## Remove it\n")
 	removal, _, _ = strings.Cut(removal, "\n### The database, if nothing else uses it\n")
 	script := "PROJECT=my-project REGION=r CHANNEL=7 SERVICES='taskguard-worker taskguard-doclock'\n"
 	for _, block := range shellBlock.FindAllStringSubmatch(removal, -1) {
@@ -116,7 +119,7 @@ func TestTheREADMEsCommandsGrantWhatTheModuleGrants(t *testing.T) {
 	}
 	calls := newCloud(t).follow("First, on either path", "With gcloud alone", "Traces and metrics")
 	if diff := cmp.Diff(slices.Sorted(slices.Values(want)), granted(t, calls)); diff != "" {
-		t.Errorf("-want +README.md:\n%s", diff)
+		t.Errorf("-want +pages:\n%s", diff)
 	}
 }
 
@@ -146,7 +149,7 @@ func TestTheREADMEsStepsCallTheModule(t *testing.T) {
 	}
 	s := evaluated(t, "everything")
 	if diff := cmp.Diff(slices.Sorted(slices.Values(s.APIs)), slices.Sorted(slices.Values(enabled))); diff != "" {
-		t.Errorf("-module +README.md:\n%s", diff)
+		t.Errorf("-module +pages:\n%s", diff)
 	}
 }
 
@@ -154,7 +157,7 @@ func TestTheREADMEsStepsCallTheModule(t *testing.T) {
 func TestTheREADMEPutsItsNamesIntoTheFilesAndKeepsTheOriginals(t *testing.T) {
 	c := newCloud(t)
 	script := "set -eu; PROJECT=theirs NUMBER=7 REGION=us-east1 WORKER_IMAGE=us/w@sha256:1 DOCLOCK_IMAGE=us/d@sha256:2\n" +
-		strings.Join(regexp.MustCompile(`(?m)^(sed -i.* deploy/|rm deploy/).*\n`).FindAllString(read(t, "README.md"), -1), "")
+		strings.Join(regexp.MustCompile(`(?m)^(sed -i.* deploy/|rm deploy/).*\n`).FindAllString(pages(t), -1), "")
 	if !c.bash("", "-c", script) {
 		t.Fatal(c.output)
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// cloudFakes has functions in place of the programs that deploy/README.md and deploy/rehearse.sh
+// cloudFakes has functions in place of the programs that deploy's pages and deploy/rehearse.sh
 // call. A call is a line of $FAKE/calls, with tabs between its words. What is created and
 // deleted, KIND:NAME, is a line of $FAKE/cloud after + or -; $FAKE/apis has the enabled APIs. A
 // call that begins as the expression in $FAKE/fail fails.

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Rehearses deploy/README.md in an empty project:
+# Rehearses the pages of deploy/ in an empty project (rehearse.md):
 #
 #   deploy/rehearse.sh PROJECT terraform|gcloud [STEP…]
 #
-# It runs the page's own commands in a clone of the last commit, PROJECT-rehearsal: all the
+# It runs the pages' own commands in a clone of the last commit, PROJECT-rehearsal: all the
 # steps below in their order, and removes everything, also after a failure. With steps, it
 # takes these alone, on what an earlier call has left. It turns on all audit logs of the
 # project first, and at the end writes each permission that an account used, or was refused,
@@ -45,9 +45,9 @@ impersonate() {
   done
 }
 
-# section prints the commands of a section of the page that may run unattended.
+# section prints the commands of a section of the pages that may run unattended.
 section() {
-  awk -v heading="$1" '/^```$/ { code = 0 } code { print } /^##/ { here = $0 ~ "^##+ " heading "$" } here && /^```sh$/ { code = 1 }' deploy/README.md |
+  awk -v heading="$1" 'FNR == 1 { here = 0 } /^```$/ { code = 0 } code { print } /^##/ { here = $0 ~ "^##+ " heading "$" } here && /^```sh$/ { code = 1 }' deploy/*.md |
     sed -e "s|^PROJECT=.*|PROJECT=$PROJECT REGION=$REGION BUILD_REGION=$BUILD_REGION BACKUP_REGION=$BACKUP_REGION|" -e "s|^SUBMITTER=.*|SUBMITTER=${submitter:+serviceAccount:}${submitter:-$caller} OPERATOR=${operator:+serviceAccount:}${operator:-$caller} ALERTS=${caller#*:}|" \
       ${responder:+-e "s|^  operators .*|  operators = [\"\$OPERATOR\", \"serviceAccount:$responder\"]|" -e "s|^  responders .*|  responders = [\"serviceAccount:$responder\"]|"} \
       -e '/^gcloud auth login/d' -e '/^gcloud auth application-default/d' \
@@ -58,7 +58,7 @@ section() {
 follow() {
   local commands
   commands=$(section "$1")
-  [ -n "$commands" ] || die "deploy/README.md has no commands under $1"
+  [ -n "$commands" ] || die "no page of deploy/ has commands under $1"
   log '' "== $1" "$commands"
   eval "$commands"
   # What steps that are run alone need.

@@ -273,7 +273,7 @@ func grantedOn(b block) string {
 // One more role is an unneeded permission, and one less is a call that is refused, in production
 // only. The table says why there is each one.
 func TestTheModuleGrantsTheRolesOfTheTableAndNoOthers(t *testing.T) {
-	_, section, _ := strings.Cut(read(t, "README.md"), "\n## Accounts and roles\n")
+	_, section, _ := strings.Cut(read(t, "roles.md"), "\n## Accounts and roles\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	grants, own := moduleGrants(t)
 	wanted, wantedOwn := map[string]bool{}, map[string]bool{}

@@ -56,15 +56,12 @@ func fromEnv(lookup func(name string) (string, bool), noHTTP bool) (Options, err
 	}
 
 	if o.Queue == (Queue{}) {
-		e.Unused("belongs to TASK_QUEUE, which is not set", "RETRY_MIN", "RETRY_MAX", "CONCURRENCY_KEY")
+		e.Unused("belongs to TASK_QUEUE, which is not set", "RETRY_MIN", "RETRY_MAX",
+			"CONCURRENCY_KEY", "CONCURRENCY_LIMIT", "CONCURRENCY_RETRY")
 	} else {
 		unsigned := auth.Mode == "none" || noHTTP && o.Queue.EmulatorHost != ""
 		e.Refuse(!unsigned && o.Queue.Caller == "", "TASK_CALLER",
 			"must be set with TASK_QUEUE, to the service account that calls this worker")
-	}
-	if o.KeyField == "" {
-		e.Unused("belongs to CONCURRENCY_KEY, which is not set", "CONCURRENCY_LIMIT", "CONCURRENCY_RETRY")
-		o.KeyLimit, o.KeyHold = 0, false
 	}
 	o.RetryMin, o.RetryMax = e.Duration("RETRY_MIN", 0), e.Duration("RETRY_MAX", 0)
 

@@ -347,22 +347,25 @@ func TestKey_Limits(t *testing.T) {
 		})
 	}
 
-	for want, k := range map[int]worker.Kind{
-		1:    {KeyFields: []string{"input.tenant"}},
-		1000: {KeyFields: []string{"input.tenant"}, KeyLimit: func(string) int { return 2000 }},
-		2:    {},
+	fields, two := []string{"input.tenant"}, worker.Options{KeyField: "input.other", KeyLimit: 2}
+	for _, c := range []struct {
+		want    int
+		kind    worker.Kind
+		options worker.Options
+	}{
+		{1, worker.Kind{KeyFields: fields}, worker.Options{}},
+		{2, worker.Kind{KeyFields: fields}, two},
+		{1000, worker.Kind{KeyFields: fields, KeyLimit: func(string) int { return 2000 }}, two},
+		{2, worker.Kind{}, worker.Options{KeyField: "input.tenant", KeyLimit: 2}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := serveKeyed(t, k, worker.Options{KeyField: "input.other", KeyLimit: 2})
-			if want == 2 {
-				s = serveKeyed(t, k, worker.Options{KeyField: "input.tenant", KeyLimit: 2})
-			}
+			s := serveKeyed(t, c.kind, c.options)
 			s.submit(t, "a", 1)
 			synctest.Wait()
 			d, err := s.work.Operator().Summary(t.Context(), "a0")
 			state, stateErr := s.work.Operator().KeyState(t.Context(), &d, false)
-			if err != nil || stateErr != nil || state.Limit != want {
-				t.Errorf("the limit is %d, %v, %v; want %d", state.Limit, err, stateErr, want)
+			if err != nil || stateErr != nil || state.Limit != c.want {
+				t.Errorf("the limit is %d, %v, %v; want %d", state.Limit, err, stateErr, c.want)
 			}
 			s.idle(t, 1)
 		})

@@ -73,7 +73,7 @@ type Kind struct {
 	// of KeyFields, if that is a text, a number or a boolean.
 	Key func(fields map[string]any) string `json:"-"`
 	// KeyLimit returns how many documents with that key may run at a time, up to 1,000. It may change from call
-	// to call. Zero or less pauses the key: what runs ends, and nothing else begins. The default is 1.
+	// to call. Zero or less pauses the key: what runs ends, and nothing else begins. The default is Options.KeyLimit.
 	KeyLimit func(key string) int `json:"-"`
 	// KeyHold keeps the key of a document that must run again until its next attempt. With a limit of 1,
 	// documents then run strictly one after the other, and one that keeps failing holds up its key. By default
@@ -208,8 +208,6 @@ func (k Kind) concurrency(o Options) *repo.Concurrency {
 			return nil
 		}
 		k.KeyFields, k.KeyHold = []string{o.KeyField}, k.KeyHold || o.KeyHold
-	} else {
-		o.KeyLimit = 1
 	}
 	if k.KeyLimit == nil {
 		k.KeyLimit = func(string) int { return max(1, o.KeyLimit) }

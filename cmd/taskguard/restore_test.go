@@ -30,7 +30,7 @@ func googles(t *testing.T, env vars, method, path string, body map[string]string
 	}
 }
 
-// The steps of docs/operations.md after an export. Google's emulator has no point-in-time recovery
+// The steps of docs/backup.md after an export. Google's emulator has no point-in-time recovery
 // and no buckets: it exports to a folder.
 func TestARestoredDatabaseIsRunAgainWithHigherTokens(t *testing.T) {
 	t.Parallel()

@@ -1,5 +1,5 @@
 # Two copies of the database. Firestore's backups stay in its location. The exports can be in
-# another region: docs/operations.md restores either.
+# another region: docs/backup.md restores either.
 
 resource "google_firestore_backup_schedule" "daily" {
   count = var.create_database && var.backup_days > 0 ? 1 : 0

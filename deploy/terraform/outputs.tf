@@ -39,7 +39,7 @@ output "serving_revisions" {
 }
 
 output "worker_image" {
-  description = "The image in the worker's template, as of the last apply or refresh: what to set as worker_image before the service is made anew. It is that of the last release, or after a roll-back the one that its last step has put back."
+  description = "The image in the worker's template, as of the last apply or refresh: what to set as worker_image before the service is made anew. It is the last release's image, or after a roll-back the image that its last step has put back."
   value       = google_cloud_run_v2_service.worker.template[0].containers[0].image
 }
 

@@ -270,12 +270,13 @@ locals {
   # The runbook by heading, for a notification on a telephone: with this deployment's
   # names in the commands, and without links, which do not work there.
   runbook = { for s in split("\n### ", file("${path.module}/../../docs/operations.md")) : split("\n", s)[0] =>
-    replace(replace(replace(replace(replace(split("\n## ", s)[0],
+    replace(replace(replace(replace(replace(replace(split("\n## ", s)[0],
       "Taskguard:", "${title(var.name)}:"),
       "taskguard-", "${var.name}-"),
       "analyses --location=REGION", "${local.names.queue} --location=REGION"),
       "--location=REGION", "--location=${var.region} --project=${var.project}"),
-    "/\\[([^]]*)\\]\\(#[^)]*\\)/", "$1 (docs/operations.md)")
+      "/\\[([^]]*)\\]\\(#[^)]*\\)/", "$1 (docs/operations.md)"),
+    "/\\[([^]]*)\\]\\(([a-z-]+\\.md)[^)]*\\)/", "$1 (docs/$2)")
   }
 
   notifications = { for name, alert in local.alerts : name => "${trimspace(local.runbook[alert.heading])}\n\n```promql\n${alert.query}\n```\n" }

@@ -50,7 +50,7 @@ variable "doclock_env" {
 }
 
 variable "doclock_ingress" {
-  description = "Where calls of the document lock may come from; with INGRESS_TRAFFIC_INTERNAL_LOAD_BALANCER also a load balancer of yours. A release needs a private pool then."
+  description = "Where calls of the document lock may come from; with INGRESS_TRAFFIC_INTERNAL_LOAD_BALANCER also your load balancer. A release needs a private pool then."
   type        = string
   default     = "INGRESS_TRAFFIC_ALL"
 }

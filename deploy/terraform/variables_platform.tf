@@ -17,7 +17,7 @@ variable "kms_key" {
 }
 
 variable "binary_authorization" {
-  description = "Which images the services may run: default for the project's policy, or a platform policy in full; null: any. The release attests nothing: a policy that requires attestations refuses its images, one that allows the repository does not."
+  description = "Which images the services may run: default for the project's policy, or a platform policy in full; null: any. The release attests nothing: a policy that requires attestations refuses its images; a policy that allows the repository accepts them."
   type        = string
   default     = null
 }
@@ -56,7 +56,7 @@ variable "worker_gpu" {
 }
 
 variable "recovery_service" {
-  description = "Whether Cloud Scheduler calls recovery in a small service of its own, NAME-recovery, so that the worker's instances, such as those with a GPU, all end when there is nothing to do. A release brings it the worker's image and its settings: by hand with the output environment, by Cloud Build with _RECOVERY=NAME-recovery."
+  description = "Whether Cloud Scheduler calls recovery in its own small service, NAME-recovery, so that the worker's instances, such as those with a GPU, all end when there is nothing to do. A release brings it the worker's image and its settings: by hand with the output environment, by Cloud Build with _RECOVERY=NAME-recovery."
   type        = bool
   default     = false
 }
@@ -86,7 +86,7 @@ variable "worker_volumes" {
   }
   validation {
     condition     = !contains(keys(var.worker_volumes), "cloudsql")
-    error_message = "The volume cloudsql is that of cloud_sql_instances."
+    error_message = "The volume cloudsql belongs to cloud_sql_instances."
   }
   validation {
     condition     = alltrue([for v in values(var.worker_volumes) : v.nfs == null ? true : var.worker_vpc != null && length(regexall("^[^:]+:/", v.nfs)) == 1])

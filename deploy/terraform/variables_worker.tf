@@ -91,7 +91,7 @@ variable "worker_env" {
 
   validation {
     condition     = length(setintersection(keys(var.worker_env), concat(keys(local.worker_env), ["KEEP_FINISHED"]))) == 0
-    error_message = "The module sets this variable itself, from a variable of its own."
+    error_message = "The module sets this variable itself, from its own variable."
   }
   validation {
     condition     = length(setintersection(keys(var.worker_env), ["PORT", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS", "TASK_JWKS_URL", "FIRESTORE_EMULATOR_HOST", "CLOUD_TASKS_EMULATOR_HOST"])) == 0
@@ -120,7 +120,7 @@ variable "worker_secrets" {
 }
 
 variable "worker_ingress" {
-  description = "Where calls of the worker may come from. Cloud Tasks and Cloud Scheduler of the project count as internal, and Cloud Build's smoke test only from a private pool (deploy/README.md)."
+  description = "Where calls of the worker may come from. Cloud Tasks and Cloud Scheduler of the project count as internal, and Cloud Build's smoke test only from a private pool (deploy/build.md)."
   type        = string
   default     = "INGRESS_TRAFFIC_ALL"
 

@@ -293,7 +293,7 @@ func TestAnEmulatorIsReachedAtItsAddress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := q.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"}); status.Code(err) != codes.NotFound || !strings.HasPrefix(err.Error(), `taskqueue: book a delivery of "x": `) {
+	if _, err := q.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"}); status.Code(err) != codes.NotFound || !strings.HasPrefix(err.Error(), `taskqueue: enqueue "x": `) {
 		t.Errorf("a queue that the emulator does not have: %v", err)
 	}
 	if err := q.Close(); err != nil {

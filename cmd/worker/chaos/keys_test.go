@@ -122,7 +122,7 @@ func (c *keyed) killEachSecond(ctx context.Context) {
 	}
 }
 
-// run is the analyzer. Where a failure holds the key, every tenth analysis fails for now, once.
+// run is the analyzer. Where a failure holds the key, every fifth analysis fails for now, once.
 func (c *keyed) run(w http.ResponseWriter, r *http.Request) {
 	var got job
 	c.check(json.NewDecoder(r.Body).Decode(&got))
@@ -136,7 +136,7 @@ func (c *keyed) run(w http.ResponseWriter, r *http.Request) {
 	fails := false
 	c.locked(func() {
 		c.live[tenant]--
-		fails = c.limit == 1 && number(got.Analysis)/c.keys%10 == 1 && !c.failed[got.Analysis]
+		fails = c.limit == 1 && number(got.Analysis)/c.keys%5 == 1 && !c.failed[got.Analysis]
 		c.failed[got.Analysis] = true
 	})
 	if fails {
@@ -310,6 +310,8 @@ func (c *keyed) judgeStrict(t *testing.T, key int, histories map[string][]*write
 				}
 			}
 		}
+	}
+	for i := key; i < c.analyses; i += c.keys {
 		for _, w := range histories[id(i)] {
 			if w.Kind == proof.Release && w.outcome == analysislock.OutcomeRetry && i+c.keys < c.analyses {
 				c.counts["behind one that had failed"]++
@@ -320,6 +322,9 @@ func (c *keyed) judgeStrict(t *testing.T, key int, histories map[string][]*write
 		}
 	}
 }
+
+// kept begins the owner of a slot that is kept for the next attempt of an analysis.
+const kept = "next attempt of "
 
 // keptNothing is the state of an analysis that has failed for now, and whose slot was not kept.
 const keptNothing = "was killed before it kept its slot"
@@ -352,8 +357,8 @@ func (c *keyed) stateAt(j int, at time.Time, histories map[string][]*write) (sta
 	state = keptNothing
 	for _, w := range histories[analysislock.KeyID(c.tenant(j))] {
 		for owner, slot := range w.slots {
-			kept := strings.HasPrefix(owner, "next attempt of ") && analysisOf(slot) == id(j)
-			if !kept || w.at.Before(last.at) || w.at.After(at) {
+			its := strings.HasPrefix(owner, kept) && analysisOf(slot) == id(j)
+			if !its || w.at.Before(last.at) || w.at.After(at) {
 				continue
 			}
 			state = "waits"
@@ -366,12 +371,13 @@ func (c *keyed) stateAt(j int, at time.Time, histories map[string][]*write) (sta
 	return state
 }
 
-// slotsTaken returns the writes with which deliveries of an analysis took slots.
+// slotsTaken returns the writes with which deliveries of an analysis took slots. One that is kept for its next attempt
+// is not taken.
 func (c *keyed) slotsTaken(i int, histories map[string][]*write) (all []*write) {
 	owners := map[string]bool{}
 	for _, w := range histories[analysislock.KeyID(c.tenant(i))] {
 		for owner, slot := range w.slots {
-			if analysisOf(slot) == id(i) && !owners[owner] {
+			if analysisOf(slot) == id(i) && !owners[owner] && !strings.HasPrefix(owner, kept) {
 				owners[owner] = true
 				all = append(all, w)
 			}
