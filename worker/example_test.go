@@ -216,7 +216,8 @@ var invoices = worker.Kind{
 		account, _ := input["account"].(string)
 		return strings.ToLower(account) // empty: not limited
 	},
-	KeyLimit: func(account string) int { return cmp.Or(limits[account], 2) }, // 2, unless the account has its own
+	// Two at a time, unless the account has its own limit.
+	KeyLimit: func(account string) int { return cmp.Or(limits[account], 2) },
 	KeyHold:  true, // strict order, where the limit is 1
 	Run:      worker.Typed(send),
 }
