@@ -291,6 +291,11 @@ type UncertainError struct {
 }
 
 func (e *UncertainError) Error() string {
+	if e.Since.IsZero() && e.Token == 0 { // the guard always writes both
+		return fmt.Sprintf("the act %q of %q may have been done: the document's field effects has no record that can "+
+			"be read. The field belongs to the guard: if your application writes one of this name, rename yours",
+			e.Name, e.Key)
+	}
 	return fmt.Sprintf("the act %q of %q may have been done: an attempt began it at %s, with lock token %d",
 		e.Name, e.Key, e.Since.UTC().Format(time.RFC3339), e.Token)
 }

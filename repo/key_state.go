@@ -17,6 +17,7 @@ type KeyState struct {
 	Key string `json:"key"` // as the document of the key has it
 	// Limit is how many may run, as the worker that changed the key last had it. Zero: not known.
 	Limit    int      `json:"limit,omitempty"`
+	Paused   bool     `json:"paused,omitempty"`   // that worker's limit was zero or less: none may run
 	Running  []string `json:"running"`            // ids of the analyses that have a slot
 	Reserved []string `json:"reserved,omitempty"` // ids of those whose next attempt has one
 	Parked   bool     `json:"parked"`             // the analysis waits for a slot, and no delivery is booked
@@ -43,7 +44,8 @@ func (a *Analyses) KeyState(ctx context.Context, d *analysislock.Analysis, count
 		return s, err
 	}
 
-	s = KeyState{Key: cmp.Or(c.Doc.Value, d.Key), Limit: c.Doc.Limit, Parked: parked}
+	s = KeyState{Key: cmp.Or(c.Doc.Value, d.Key), Limit: max(0, c.Doc.Limit), Parked: parked}
+	s.Paused = c.Doc.Limit == analysislock.Paused
 	s.Running, s.Reserved = c.Doc.Taken(c.At)
 	if parked && count {
 		before, err := a.before(ctx, d, id)
@@ -88,7 +90,10 @@ func (s KeyState) String() string {
 
 // Runs returns how many run, such as "2 of 3 run".
 func (s KeyState) Runs() string {
-	if s.Limit == 0 {
+	switch {
+	case s.Paused:
+		return fmt.Sprintf("paused: the limit is 0; %d run", len(s.Running))
+	case s.Limit == 0:
 		return fmt.Sprintf("%d run", len(s.Running))
 	}
 	return fmt.Sprintf("%d of %d run", len(s.Running), s.Limit)

@@ -45,6 +45,7 @@ func TestKeyState_String(t *testing.T) {
 	many := []string{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11"}
 	for want, s := range map[string]KeyState{
 		"": {},
+		"parked behind key k: paused: the limit is 0; 1 run: a":                                             {Key: "k", Paused: true, Parked: true, Running: []string{"a"}},
 		"parked behind key k: 0 run; 1 waits before it":                                                     {Key: "k", Parked: true, Before: new(int64(1))},
 		"parked behind key k: 1 of 2 run: a; kept for the next attempt of b":                                {Key: "k", Limit: 2, Parked: true, Running: []string{"a"}, Reserved: []string{"b"}},
 		"parked behind key k: 12 run: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more; 1000 or more wait before it": {Key: "k", Running: many, Parked: true, Before: new(int64(MaxBefore))},

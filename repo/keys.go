@@ -125,7 +125,7 @@ func (c keyCodec) decode(r reading) (k analysislock.Key, rev revision, _ error) 
 	k.Value = cut(r.fields["key"])
 	k.Waiting, _ = r.fields["waiting"].(bool)
 	limit, _ := parseInt(r.fields["limit"])
-	k.Limit = int(max(0, min(limit, math.MaxInt32)))
+	k.Limit = int(max(analysislock.Paused, min(limit, math.MaxInt32)))
 	slots, _ := r.fields["slots"].(map[string]any)
 	for owner, v := range slots {
 		fields, _ := v.(map[string]any)

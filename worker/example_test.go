@@ -1,11 +1,11 @@
 package worker_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -72,24 +72,12 @@ func serve(kind worker.Kind) error {
 // Cloud Logging reads the fields severity and message of a line of JSON. The dashboard and
 // the alerts of deploy use them.
 func ExampleOptions() {
-	rename := func(groups []string, a slog.Attr) slog.Attr {
-		switch {
-		case len(groups) > 0:
-		case a.Key == slog.MessageKey:
-			a.Key = "message"
-		case a.Key == slog.LevelKey && a.Value.String() == "WARN":
-			return slog.String("severity", "WARNING")
-		case a.Key == slog.LevelKey:
-			a.Key = "severity"
-		}
-		return a
-	}
 	options, err := worker.FromEnv(os.LookupEnv)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	options.Log = slog.New(slog.NewJSONHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: rename}))
+	options.Log = worker.NewJSONLog(os.Stdout)
 	guard, err := worker.Open(context.Background(), options)
 	fmt.Println(guard, err)
 }
@@ -228,7 +216,8 @@ var invoices = worker.Kind{
 		account, _ := input["account"].(string)
 		return strings.ToLower(account) // empty: not limited
 	},
-	KeyLimit: func(account string) int { return limits[account] },
+	// Two at a time, unless the account has its own limit.
+	KeyLimit: func(account string) int { return cmp.Or(limits[account], 2) },
 	KeyHold:  true, // strict order, where the limit is 1
 	Run:      worker.Typed(send),
 }

@@ -333,6 +333,11 @@ func TestKey_Limits(t *testing.T) {
 			if got := s.recovery(); !slices.Equal(s.ran(), []string{"a0"}) || !strings.Contains(got, `"booked":0`) {
 				t.Errorf("with the limit %d ran %q, and recovery answered %s; want only a0", paused, s.ran(), got)
 			}
+			d, err := s.work.Operator().Summary(t.Context(), "a0")
+			state, stateErr := s.work.Operator().KeyState(t.Context(), &d, false)
+			if err != nil || stateErr != nil || !state.Paused || state.Limit != 0 {
+				t.Errorf("with the limit %d the key is %+v, %v, %v; want it paused", paused, state, err, stateErr)
+			}
 			limit.Store(1)
 			s.recovery()
 			s.idle(t, 3)

@@ -94,7 +94,8 @@ type Kind struct {
 }
 
 // Typed returns a Run that decodes the job's input as In. An input that does not decode fails for good, with the code
-// invalid_input. So does a missing input, unless In can be nil.
+// invalid_input and a message that names the field and its type, such as "input.cents: want int, got string", and never
+// the value. A missing input fails too, unless In can be nil.
 func Typed[In, Out any](
 	run func(ctx context.Context, in In, job Job) (Out, error),
 ) func(ctx context.Context, job Job) (any, error) {
@@ -104,14 +105,28 @@ func Typed[In, Out any](
 	return func(ctx context.Context, job Job) (any, error) {
 		var in In
 		err := json.Unmarshal(job.Input, &in)
-		if err == nil && string(job.Input) == "null" && !optional {
-			err = errors.New("there is no input")
-		}
-		if err != nil {
-			return nil, Permanent(orchestrator.CodeInvalidInput, "the input has another form", err)
+		switch {
+		case err != nil:
+			return nil, Permanent(orchestrator.CodeInvalidInput, inputProblem(err), nil)
+		case string(job.Input) == "null" && !optional:
+			return nil, Permanent(orchestrator.CodeInvalidInput, "the document has no input", nil)
 		}
 		return run(ctx, in, job)
 	}
+}
+
+// inputProblem describes an error of json.Unmarshal. The text is stored and logged, so it has no value of the input,
+// as the errors themselves do.
+func inputProblem(err error) string {
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		name := strings.TrimSuffix("input."+wrong.Field, ".")
+		got, _, _ := strings.Cut(wrong.Value, " ") // "number 12.5"
+		return fmt.Sprintf("%s: want %s, got %s", name, wrong.Type, got)
+	}
+	if wrong, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fmt.Sprintf("the input is not JSON from byte %d on", wrong.Offset)
+	}
+	return "the input cannot be decoded" // by an UnmarshalJSON of its own, whose error may quote it
 }
 
 // analyzer returns Run as an Analyzer, or nil without a Run.

@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"strings"
@@ -79,12 +80,48 @@ func TestAKindThatCannotWorkIsRefused(t *testing.T) {
 	}
 }
 
+// secretive is a type of an input whose error quotes the value.
+type secretive struct{}
+
+// UnmarshalJSON refuses everything.
+func (*secretive) UnmarshalJSON(value []byte) error { return fmt.Errorf("not %s", value) }
+
 func TestAnInputOfAnotherFormFailsPermanently(t *testing.T) {
-	run := worker.Typed(func(context.Context, struct{ Text string }, worker.Job) (any, error) { return nil, nil })
-	for _, input := range []string{`null`, `[]`, ``, `{"Text":1}`} {
-		var permanent *orchestrator.PermanentError
-		if _, err := run(t.Context(), worker.Job{Input: []byte(input)}); !errors.As(err, &permanent) || permanent.Code != orchestrator.CodeInvalidInput {
-			t.Errorf("%q: error %v", input, err)
+	type order struct {
+		Cents int `json:"cents"`
+		Lines []struct {
+			Count  int8           `json:"count"`
+			Labels map[string]int `json:"labels"`
+		} `json:"lines"`
+		Due  time.Time  `json:"due"`
+		Mine *secretive `json:"mine"`
+	}
+	run := worker.Typed(func(context.Context, order, worker.Job) (any, error) { return nil, nil })
+	for input, want := range map[string]string{
+		`null`:                      "the document has no input",
+		``:                          "the input is not JSON from byte 0 on",
+		`{"cents":"secret}`:         "the input is not JSON from byte 17 on",
+		`{"cents":secret}`:          "the input is not JSON from byte 10 on",
+		`[777]`:                     "input: want worker_test.order, got array",
+		`"secret"`:                  "input: want worker_test.order, got string",
+		`{"cents":"secret"}`:        "input.cents: want int, got string",
+		`{"cents":777.5}`:           "input.cents: want int, got number",
+		`{"lines":[{"count":777}]}`: "input.lines.count: want int8, got number",
+		`{"lines":[{"labels":{"secret":"secret"}}]}`: "input.lines.labels: want int, got string",
+		`{"due":"secret"}`:                           "the input cannot be decoded",
+		`{"mine":"secret"}`:                          "the input cannot be decoded",
+	} {
+		_, err := run(t.Context(), worker.Job{Input: []byte(input)})
+		permanent, ok := errors.AsType[*orchestrator.PermanentError](err)
+		if !ok || permanent.Code != orchestrator.CodeInvalidInput || permanent.Message != want {
+			t.Errorf("%q: error %+v, want the message %q", input, permanent, want)
+		}
+		all := fmt.Sprintf("%v %+v", err, permanent)
+		for ; err != nil; err = errors.Unwrap(err) {
+			all += err.Error()
+		}
+		if strings.Contains(all, "secret") || strings.Contains(all, "777") {
+			t.Errorf("%q: an error has the value: %s", input, all)
 		}
 	}
 	for name, run := range map[string]func(context.Context, worker.Job) (any, error){

@@ -56,6 +56,26 @@ func charged(document map[string]any) map[string]any {
 
 var pending = map[string]any{"state": "PENDING"}
 
+// An application may have a field effects of its own. The error names the field, as nobody began the act.
+func TestOnce_EffectsOfTheApplication(t *testing.T) {
+	for name, effects := range map[string]any{
+		"no map": "sepia", "an act of the same name": map[string]any{"charge": "sepia"},
+	} {
+		b, c := emulatortest.Embedded(t), &charges{}
+		record := map[string]any{"state": "PENDING", "effects": effects}
+		document := runJob(t, b, open(t, b, nil), 1, record, func(ctx context.Context, job worker.Job) (any, error) {
+			return worker.Once(ctx, job, "charge", c.charge)
+		})
+		failure := fmt.Sprint(document["error"])
+		if c.n != 0 || !strings.Contains(failure, "effect_uncertain") || !strings.Contains(failure, "rename yours") {
+			t.Errorf("%s: %d charges, and the failure is %s; want none, and the reason", name, c.n, failure)
+		}
+		if strings.Contains(failure, "0001") || strings.Contains(failure, "sepia") {
+			t.Errorf("%s: the failure is %s, with a time that is none or with the field's value", name, failure)
+		}
+	}
+}
+
 func TestAnActIsNotRepeatedByALaterAttempt(t *testing.T) {
 	lost := worker.Find(func(context.Context) (int, bool, error) { return 0, false, nil })
 	found := worker.Find(func(context.Context) (int, bool, error) { return 7, true, nil })

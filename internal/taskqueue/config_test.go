@@ -53,7 +53,8 @@ func TestABadConfigNamesItsVariables(t *testing.T) {
 		{queue, longest + "x", "", "TASK_TARGET_URL: is longer"},
 		{queue, "ftp://w.example", "", `TASK_TARGET_URL: "ftp://w.example" is not an http`},
 		{queue, "https:///x", "", `TASK_TARGET_URL: "https:///x" is not an http`},
-		{queue, "https://a b", "", "TASK_TARGET_URL: is not a URL"},
+		{queue, "https://a b", "", `TASK_TARGET_URL: "https://a b" is not a URL`},
+		{queue, "https://u:secret@a b", "", "TASK_TARGET_URL: is not a URL"},
 		{queue, "https://w.example", "someone", "TASK_CALLER: "},
 	} {
 		cfg := taskqueue.Config{Name: tc.queue, TargetURL: tc.target, Caller: tc.caller, EmulatorHost: "127.0.0.1:8123"}

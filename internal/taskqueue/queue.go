@@ -286,8 +286,10 @@ func (c Config) Filled() Config {
 func badTarget(target string) string {
 	u, err := url.Parse(target)
 	switch {
-	case err != nil:
+	case err != nil && strings.Contains(target, "@"): // what stands before it may be a password
 		return "is not a URL"
+	case err != nil:
+		return fmt.Sprintf("%q is not a URL", target)
 	case u.User != nil:
 		return "must not hold a user or a password"
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":

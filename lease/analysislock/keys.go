@@ -32,11 +32,15 @@ type Keys struct {
 type Key struct {
 	Value string             // the key
 	Slots map[string]Slotted // by owner
-	Limit int                // of the last delivery that changed the record; zero: not known
+	// Limit is the limit of the last delivery that changed the record. Paused: it was zero or less. Zero: not known.
+	Limit int
 	// Waiting reports that an analysis of the Key may be parked. While it is false, the end of a run need
 	// not look for one.
 	Waiting bool
 }
+
+// Paused is the Limit of a Key whose analyses may not run.
+const Paused = -1
 
 // Kept reports whether the record has information.
 func (k *Key) Kept() bool { return len(k.Slots) > 0 || k.Waiting }
@@ -288,7 +292,10 @@ func (e *entry) park(ctx context.Context, from lease.Cell[Analysis]) (lease.Cell
 // look takes a slot, unless none is free, or as many parked analyses as slots are free come before d. If d is
 // parked, the record of the key then says so. errKeyBusy: it has taken none.
 func (e *entry) look(ctx context.Context, d *Analysis) error {
-	k, id, limit := e.locks.Keys, KeyID(d.Key), e.locks.Keys.Limit(d.Key)
+	k, id, limit := e.locks.Keys, KeyID(d.Key), max(Paused, e.locks.Keys.Limit(d.Key))
+	if limit == 0 {
+		limit = Paused
+	}
 	store, policy := claims{k.Store, e.owner}, slotPolicy(e.policy)
 	free, asked := 0, 0 // slots; next is of that many parked analyses
 	take := func(c lease.Cell[claim]) (claim, error) {
@@ -301,7 +308,7 @@ func (e *entry) look(ctx context.Context, d *Analysis) error {
 			next.Value, next.Limit, next.analysis = d.Key, limit, d.ID
 			next.own, _ = lease.Acquire(lease.Lease{}, c.At, e.owner, policy) // the first token is slotToken
 			return next, nil
-		case !d.ParkedAt.IsZero() && !next.Waiting:
+		case !d.ParkedAt.IsZero() && (!next.Waiting || (next.Limit == Paused) != (limit == Paused)):
 			next.Value, next.Limit, next.Waiting = d.Key, limit, true
 			return next, nil
 		}

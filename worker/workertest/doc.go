@@ -18,7 +18,8 @@
 //   - SIGTERM: the process is stopped, and killed 10 s later.
 //   - delivered twice: another process gets the same delivery at the same time, and again a minute later.
 //
-// The queue delivers again whatever was not acknowledged.
+// The queue delivers again whatever was not acknowledged. Work that its concurrency key has parked is woken by
+// recovery, which Run then calls each minute. The steps called key are commits to the document of the key.
 //
 // # What it finds
 //

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"path"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -204,6 +205,9 @@ func (p *process) unary(ctx context.Context, method string, req, reply any, cc *
 	}
 
 	c := proof.Commit{Write: commit.Writes[0], Fields: p.fields}
+	if p.ofKey(c) {
+		return p.pass(ctx, key, "", call)
+	}
 	return p.pass(ctx, c.Step(), "", func(ctx context.Context) error {
 		err := call(ctx)
 		if done, ok := reply.(*firestorepb.CommitResponse); ok && err == nil {
@@ -221,6 +225,12 @@ func (p *process) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cl
 		return nil, err
 	}
 	return open(ctx, desc, cc, method, opts...)
+}
+
+// ofKey reports whether the commit changes the document of a concurrency key, which has no lock.
+func (p *process) ofKey(c proof.Commit) bool {
+	collection := path.Dir(cmp.Or(c.GetUpdate().GetName(), c.GetDelete()))
+	return p.keys != "" && path.Base(collection) == p.keys
 }
 
 // applied records a commit that Firestore has applied at that time.

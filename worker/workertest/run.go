@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"taskguard/internal/testing/proof"
 	"taskguard/worker"
 )
 
@@ -62,8 +63,13 @@ func deliveries(service func(*Acts) func(*worker.Guard) worker.Kind, input any) 
 	return func(s *schedule) {
 		start, client := service(s.acts), s.rig.Guard(s.options.Worker)
 		work := client.MustRegister(start(client))
-		s.fields = work.Fields
-		s.open = func(g *worker.Guard) http.Handler { return g.MustRegister(start(g)).Handler() }
+		s.fields, s.keys = work.Fields, work.Collection+"Keys"
+		s.open = func(g *worker.Guard) http.Handler {
+			mux := http.NewServeMux()
+			mux.Handle(work.Path, g.MustRegister(start(g)).Handler())
+			mux.Handle(recovery, g.Recovery())
+			return mux
+		}
 
 		ctx, cancel := context.WithTimeout(s.t.Context(), 24*time.Hour)
 		defer cancel()
@@ -78,9 +84,38 @@ func deliveries(service func(*Acts) func(*worker.Guard) worker.Kind, input any) 
 				_ = s.rig.Tasks.Idle(ctx) // else the work is not finished
 				s.extra.Wait()
 			}
+			s.wake(ctx)
 		}
 	}
 }
+
+// recovery is the path of recovery in each process.
+const recovery = "/internal/tasks/recover"
+
+// wake calls recovery each minute while the work is not finished, for an hour at most, if it was parked behind its
+// concurrency key. Its delivery was answered then, so nothing else wakes it unless another run of the key ends.
+func (s *schedule) wake(ctx context.Context) {
+	for n := 0; n < 60 && s.sleeps(); n++ {
+		time.Sleep(time.Minute)
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, target+recovery, nil)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		_, _ = s.deliver(r) // the process may die: the next call repeats it
+		_ = s.rig.Tasks.Idle(ctx)
+		s.extra.Wait()
+	}
+}
+
+// sleeps reports whether the work was parked and is not finished.
+func (s *schedule) sleeps() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.end == ending{} && slices.ContainsFunc(s.writes, isPark)
+}
+
+// isPark reports whether a write parks the work behind its key.
+func isPark(w proof.Write) bool { return w.Kind == proof.Park }
 
 // RunHandler is like Run, for an HTTP handler that uses [worker.Guard.Idempotent] or [worker.Do]. Its
 // client sends what request returns, up to 40 times, each 30 s, until the answer is below 500 and not 409.

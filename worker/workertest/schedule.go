@@ -42,6 +42,7 @@ const (
 	book     = "book"
 	act      = "act"
 	answer   = "answer"
+	key      = "key" // a commit to the document of a concurrency key
 )
 
 // faults returns the faults of a kind of steps.
@@ -77,6 +78,7 @@ type schedule struct {
 	rig    *Rig
 	acts   *Acts
 	fields worker.Fields                    // of the document
+	keys   string                           // the collection of the concurrency keys; empty: there is none
 	open   func(*worker.Guard) http.Handler // of a new process
 	over   chan struct{}                    // closed at the end
 	begun  time.Time
@@ -304,8 +306,9 @@ func (s *schedule) judge() {
 		return
 	}
 	var history proof.History
-	if len(s.writes) > 0 {
-		history.Token = s.writes[0].Token - 1 // the first need not be 1
+	first := slices.IndexFunc(s.writes, func(w proof.Write) bool { return w.Token > 0 }) // earlier ones park the work
+	if first >= 0 {
+		history.Token = s.writes[first].Token - 1 // the first need not be 1
 	}
 	for i := range s.writes {
 		history.Add(s.writes[i])
@@ -321,6 +324,8 @@ func (s *schedule) judge() {
 		(got == ending{failed, analysislock.ActUncertain, ""} || s.asks && got == ending{})
 	switch {
 	case asked:
+	case got == ending{} && slices.ContainsFunc(s.writes, isPark):
+		s.fail("the work was parked behind its key, and is not finished after an hour of recovery: is its KeyLimit 0?")
 	case got == ending{}:
 		s.fail("the work is not finished, and no delivery is left")
 	case len(s.uncertain) > 0:

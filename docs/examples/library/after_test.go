@@ -1,6 +1,7 @@
 package library
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"strings"
@@ -11,8 +12,8 @@ import (
 // tasks that the queue has already are read as before.
 func TestTheServiceOfBeforeIsGuarded(t *testing.T) {
 	c := newCloud(t)
-	port := freePort(t)
-	s := start(t, build(t, "after"), port)
+	port, program := freePort(t), build(t, "after")
+	s := start(t, program, port)
 	post := func(path, body string) (status int, answer string) {
 		t.Helper()
 		resp := must(http.Post("http://127.0.0.1:"+port+path, "application/json", strings.NewReader(body)))(t)
@@ -35,6 +36,30 @@ func TestTheServiceOfBeforeIsGuarded(t *testing.T) {
 	}
 	if doc := c.document(t, "reports/old"); doc["state"] != "done" || doc["result"] != int64(6) {
 		t.Errorf("the document is %v", doc)
+	}
+	for path, want := range map[string]int{
+		"/reports/new":     http.StatusConflict, // it has four pages
+		"/reports/__bad__": http.StatusBadRequest,
+	} {
+		if status, answer := post(path, `{"pages": 5}`); status != want {
+			t.Errorf("POST %s is answered %d %s, want %d", path, status, answer, want)
+		}
+	}
+	s.stop(t)
+	for line := range strings.Lines(s.log.String()) {
+		var entry struct{ Severity, Message string }
+		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Severity == "" || entry.Message == "" {
+			t.Errorf("the line %q is not JSON with a severity and a message: %v", line, err)
+		}
+	}
+	if !strings.Contains(s.log.String(), `"message":"listening","port":"`+port+`"`) {
+		t.Errorf("the log does not say that it listens:\n%s", &s.log)
+	}
+
+	t.Setenv("TASK_QUEUE", "projects/my-project/locations/here/queues/none")
+	s = start(t, program, port)
+	if status, answer := post("/reports/later", `{"pages": 1}`); status != http.StatusServiceUnavailable {
+		t.Errorf("without its queue, POST /reports/later is answered %d %s", status, answer)
 	}
 	s.stop(t)
 }

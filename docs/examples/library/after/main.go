@@ -5,7 +5,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"log"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/signal"
@@ -29,6 +31,7 @@ type service struct{ reports *worker.Work }
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	slog.SetDefault(worker.NewJSONLog(os.Stdout)) // the alerts read severity and message
 	options, err := worker.FromEnv(os.LookupEnv)
 	check(err)
 	guard, err := worker.Open(ctx, options)
@@ -39,7 +42,9 @@ func main() {
 	http.Handle("POST "+s.reports.Path, s.reports.Handler())
 	http.Handle("POST /internal/tasks/recover", guard.Recovery())
 	http.Handle("GET /health/", guard.Health())
-	go func() { check(http.ListenAndServe(":"+cmp.Or(os.Getenv("PORT"), "8080"), nil)) }()
+	port := cmp.Or(os.Getenv("PORT"), "8080")
+	slog.Info("listening", "port", port)
+	go func() { check(http.ListenAndServe(":"+port, nil)) }()
 
 	<-ctx.Done()
 	ctx, cancel := context.WithTimeout(context.Background(), 9*time.Second) // Cloud Run waits 10 s
@@ -54,12 +59,19 @@ func (s *service) create(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	_, err := s.reports.Submit(r.Context(), id, in)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
+	ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second)
+	defer cancel()
+	_, err := s.reports.Submit(ctx, id, in)
+	switch {
+	case err == nil:
+		w.WriteHeader(http.StatusAccepted)
+	case errors.Is(err, worker.ErrInvalidKey):
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	case errors.Is(err, worker.ErrOtherInput):
+		http.Error(w, err.Error(), http.StatusConflict)
+	default: // such as ErrNotBooked: the client calls again with the same id
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 	}
-	w.WriteHeader(http.StatusAccepted)
 }
 
 // Input is what a report is made of.
