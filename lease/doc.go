@@ -5,9 +5,9 @@
 //
 // Each word means the same in every package, and every layer uses the same verb.
 //
-//   - record: a document with a [Lease] in it, and fields of its own, which change in the same
+//   - record: a document with a [Lease] in it, and other fields, which change in the same
 //     commit. (Documents and routes say lock for lease.)
-//   - store: it keeps records, changes them by compare-and-swap, and has a clock of its own.
+//   - store: it keeps records, changes them by compare-and-swap, and has a clock.
 //   - owner: the name of one acquisition, new each time. With the token it is a [Grant].
 //   - token: the fencing token. It grows by one with each acquisition, survives a release, and
 //     is never reset.

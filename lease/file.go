@@ -24,7 +24,7 @@ type Format[D any] interface {
 	// Encode returns the content of a file that is written at the store's time at,
 	// or nil if the Format does not keep such a record: then its file is removed.
 	Encode(key string, doc D, at time.Time) ([]byte, error)
-	// Decode decodes a file, whichever program wrote it, and the store's time of
+	// Decode decodes a file, no matter which program wrote it, and the store's time of
 	// that write; modified is the file system's time.
 	Decode(key string, data []byte, modified time.Time) (doc D, at time.Time, err error)
 }

@@ -81,7 +81,7 @@ func (r *Records[D]) AcquireFrom(ctx context.Context, from *Cell[D], key, owner 
 		}
 	}
 
-	stolen := false // by the last decision, which is the one that was written
+	stolen := false // by the last decision, which was written
 	c, err := Edit(ctx, r.store, key, Write[D]{
 		From: from, Want: want,
 		Decide: func(c Cell[D]) (D, error) {

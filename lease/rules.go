@@ -45,7 +45,7 @@ func Renew(l Lease, now time.Time, g Grant, p Policy) (Lease, error) {
 }
 
 // Distinct returns l with an expiry after tried, which the last renewal of the same holder tried to
-// write: the expiry identifies a renewal, and one that failed may have been written. The clock of a
+// write: the expiry identifies a renewal, and a failed renewal may have been written. The clock of a
 // store with several of them may step back; then the two differ without that.
 func Distinct(l Lease, tried time.Time) Lease {
 	if ahead := tried.Sub(l.ExpiresAt); 0 <= ahead && ahead < time.Second {
@@ -111,7 +111,7 @@ func RaiseToken(l Lease, now time.Time, minimum int64) (Lease, error) {
 }
 
 // Cancel makes the record terminal, even if it is held. FinishedBy becomes by, which must
-// not be the name of a holder. The token grows, so that it is larger than that of a run in
+// not be the name of a holder. The token grows, so that it is larger than the token of a run in
 // progress. Cancel returns ErrFinished if the record is finished.
 func Cancel(l Lease, by string) (Lease, error) {
 	if l.Finished {

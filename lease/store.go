@@ -64,7 +64,7 @@ type Excluder[D any] interface {
 	Exclude(ctx context.Context, key string, want Want, decide func(Cell[D]) (D, error)) (Cell[D], error)
 }
 
-// CheckKey returns ErrInvalidKey for a key of more than limit bytes, and for one that
+// CheckKey returns ErrInvalidKey for a key of more than limit bytes, and for a key that
 // is not a plain path segment: UTF-8 without slashes and control characters, and not
 // reserved as __…__. Some stores cannot hold such a key, or read it as the path
 // of another record. what is the key's kind in the error, which does not contain the key.

@@ -146,7 +146,7 @@ func (a *Analyses) Summary(ctx context.Context, id string) (analysislock.Analysi
 }
 
 // Outcome reads one analysis with its result and its CreateOptions.Params, without its input and
-// checkpoint. It makes one read. Errors: those of Get.
+// checkpoint. It makes one read. It returns the errors of Get.
 func (a *Analyses) Outcome(ctx context.Context, id string) (d analysislock.Analysis, params string, err error) {
 	return a.get(ctx, id, append(a.codec.summary(), a.codec.fields.Result, "params"))
 }

@@ -33,7 +33,7 @@ type Backlog struct {
 	At              time.Time `json:"at"`                         // Firestore's time of the reading
 	Running         int64     `json:"running"`                    // their lock has not expired
 	Waiting         int64     `json:"waiting"`                    // QUEUED or PROCESSING, and neither running nor stuck
-	Stuck           int64     `json:"stuck"`                      // may be more: one that waits may hide one
+	Stuck           int64     `json:"stuck"`                      // may be too low: waiting ones may hide some
 	OldestCreatedAt time.Time `json:"oldest_created_at,omitzero"` // OldestUnfinished; zero: none, or unknown
 	Since           time.Time `json:"since"`                      // start of the last three Intervals, 30 to 45 min ago
 	Created         int64     `json:"created"`                    // created after Since
@@ -69,7 +69,7 @@ func (b *Backlog) sum() {
 // without the time that an interval needs is not in it, and a time with another zone's offset may
 // be in another one.
 //
-// Errors: those of Page. It needs the indexes of Orphaned and OldestUnfinished.
+// It returns the errors of Page. It needs the indexes of Orphaned and OldestUnfinished.
 func (a *Analyses) Backlog(ctx context.Context, stuck int) (b Backlog, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -88,7 +88,7 @@ func (a *Analyses) Backlog(ctx context.Context, stuck int) (b Backlog, err error
 	queries := map[*int64]firestore.Query{
 		&unfinished: a.unfinished(),
 		&b.Running:  anyOf(all, timeIs("lockExpiresAt", ">", b.At)),
-		&stale:      a.stale(cutoff, b.At), // it also finds those that wait for their next attempt
+		&stale:      a.stale(cutoff, b.At), // it also finds analyses that wait for their next attempt
 		&waiting:    anyOf(all, timeIs("nextAttemptAt", ">=", cutoff)),
 		&b.Created:  anyOf(all, timeIs("createdAt", ">=", b.Since)),
 	}
@@ -116,8 +116,8 @@ func (a *Analyses) Backlog(ctx context.Context, stuck int) (b Backlog, err error
 	return b, nil
 }
 
-// intervals returns the intervals until current. It copies those that the last Backlog has counted after
-// their end, and adds to queries the counts of the others.
+// intervals returns the intervals until current. It copies each interval that the last Backlog
+// counted after its end, and adds to queries the counts of the others.
 func (a *Analyses) intervals(current time.Time, queries map[*int64]firestore.Query) []Interval {
 	all, last := make([]Interval, steps), cmp.Or(a.backlog.Load(), &Backlog{})
 	for n := range all {

@@ -28,8 +28,8 @@ type codec[D any] interface {
 	// mask names the fields that a decision needs; nil: all.
 	mask() []string
 	// changes returns the fields that change prev to next, at Firestore's time now, with
-	// firestore.Delete for a field that is deleted; none: nothing differs. It changes rev, the revision
-	// of prev, to that of next.
+	// firestore.Delete for a field that is deleted; none: nothing differs. It changes rev from the
+	// revision of prev to the revision of next.
 	changes(prev D, next *D, rev *revision, now time.Time) map[string]any
 }
 
@@ -260,7 +260,7 @@ func (c analysisCodec) changes(prev analysislock.Analysis, next *analysislock.An
 	return fields
 }
 
-// difference returns the fields of next that prev has otherwise. values are those of next.
+// difference returns the fields of next that differ from prev. values are the values of next.
 func (c analysisCodec) difference(prev, next *analysislock.Analysis, values map[string]any) map[string]any {
 	fields := differences(c.values(prev), values)
 	if !reflect.DeepEqual(prev.History, next.History) {

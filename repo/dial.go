@@ -119,7 +119,7 @@ func dial(ctx context.Context, emulator string, opts []option.ClientOption) (*gr
 // Close ends the connections.
 func (d *Database) Close() error {
 	err := d.client.Close()
-	_ = d.conn.Close() // closed already, unless client has one of its own
+	_ = d.conn.Close() // closed already, unless the client opened another connection
 	return err
 }
 

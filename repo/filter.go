@@ -21,7 +21,7 @@ import (
 type Filter struct {
 	Status        string    // empty: any
 	Code          string    // see Analysis.HasCode; empty: any
-	Cause         bool      // compare Code only with that of Analysis.Cause
+	Cause         bool      // compare Code only with the code of Analysis.Cause
 	Since, Before time.Time // Since ≤ UpdatedAt < Before; zero: no limit
 	// Prefix selects by the beginning of the ID. If it is not empty, nothing else is
 	// compared, and those without updatedAt are selected too.
@@ -52,7 +52,7 @@ const findPage = 1000
 // the order of Page. Malformed is set as by Page. Find begins after a next of Page;
 // empty: with the first. It makes a query for each 1,000, each within 15 s. It may miss an analysis
 // that is updated meanwhile, and one whose updatedAt is a string with another zone's offset.
-// Errors: those of Page.
+// It returns the errors of Page.
 func (a *Analyses) Find(ctx context.Context, f Filter, after string, limit int) ([]analysislock.Analysis, error) {
 	var all []analysislock.Analysis
 	for more := true; more && len(all) < limit; more = after != "" {

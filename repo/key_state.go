@@ -29,7 +29,7 @@ type KeyState struct {
 const MaxBefore = 1000
 
 // KeyState reads the state of d's key. It is empty if d has none, or if nothing of the key runs or waits. It makes
-// one read. If d is parked, count also counts those that wait before it, which Firestore bills as another read.
+// one read. If d is parked, count also counts the analyses before it, which Firestore bills as another read.
 func (a *Analyses) KeyState(ctx context.Context, d *analysislock.Analysis, count bool) (s KeyState, err error) {
 	id, _, parked := strings.Cut(d.Place, " ") // a Kind.Key of the worker's may not be known here
 	parked = parked && !d.ParkedAt.IsZero()

@@ -23,7 +23,7 @@ import (
 //
 // Active also returns Firestore's time before the reading. Malformed is set as by Page. More
 // than limit waiting analyses may hide a stuck one. It makes one read and three queries,
-// each within 15 s. Errors: those of Orphaned, whose index it needs.
+// each within 15 s. It returns the errors of Orphaned, and needs its index.
 func (a *Analyses) Active(ctx context.Context, limit int) (
 	running, waiting, stuck []analysislock.Analysis, at time.Time, err error,
 ) {
@@ -41,7 +41,7 @@ func (a *Analyses) Active(ctx context.Context, limit int) (
 	all := a.documents.collection.Query
 	running = list(anyOf(all, timeIs("lockExpiresAt", ">", at)), "lockExpiresAt", limit)
 	waiting = list(anyOf(all, timeIs("nextAttemptAt", ">", at)), "nextAttemptAt", limit)
-	stuck = list(a.stale(at.Add(-a.stuckAfter()), at), "updatedAt", limit+len(waiting)) // it also finds those that wait
+	stuck = list(a.stale(at.Add(-a.stuckAfter()), at), "updatedAt", limit+len(waiting)) // it also finds waiting ones
 
 	stuck = slices.DeleteFunc(stuck, func(d analysislock.Analysis) bool {
 		return d.Malformed != nil || !a.orphaned(&d, a.stuckAfter())
@@ -54,7 +54,7 @@ func (a *Analyses) stuckAfter() time.Duration { return a.TTL() + 2*time.Minute }
 
 // Count returns the number of analyses that f selects, within 15 s. A Filter that compares no
 // more than the Status also selects analyses without UpdatedAt. Firestore counts, and bills
-// one read for a thousand. Errors: those of Page.
+// one read for a thousand. It returns the errors of Page.
 func (a *Analyses) Count(ctx context.Context, f Filter) (int64, error) {
 	if err := f.check(); err != nil {
 		return 0, err
@@ -68,7 +68,7 @@ func (a *Analyses) Count(ctx context.Context, f Filter) (int64, error) {
 
 // Uncertain reads, without inputs and results, up to limit analyses with an act that has started
 // and is not done, and whose lock is not held: it may have been done. Malformed is set as
-// by Page. It makes one query, within 15 s. Errors: those of Page.
+// by Page. It makes one query, within 15 s. It returns the errors of Page.
 func (a *Analyses) Uncertain(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	q := a.documents.collection.Where(openActs, ">", 0).Select(a.codec.mask()...)
 	return a.match(ctx, "list acts", q, limit, func(_ reading, d *analysislock.Analysis) bool {
@@ -102,7 +102,7 @@ var ErrUnread = errors.New("repo: more than 3,000 unfinished analyses have a tim
 // updatedAt that can be read; see Unfound. It makes one or two queries for each type of updatedAt,
 // each within 15 s.
 //
-// Errors: those of Orphaned, whose index it needs; ErrUnread, beside what it has found.
+// It returns the errors of Orphaned, and needs its index. ErrUnread comes with the analyses that it could read.
 func (a *Analyses) Unfinished(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	updated := func(d *analysislock.Analysis) time.Time { return d.UpdatedAt }
 	return a.oldest(ctx, limit, "updatedAt", time.UnixMilli(0), updated)
@@ -124,8 +124,8 @@ func (a *Analyses) CountParked(ctx context.Context) (int64, error) {
 //
 // It makes one query for each type of createdAt, of one document, and another of up to 3,000 if the
 // createdAt of that one cannot be read, each within 15 s. If the oldest is parked, it makes them once more, of up to
-// 300. It needs the index of status and createdAt. Errors:
-// ErrUnread, after about 3,000 such documents of one type: the oldest is unknown; those of Orphaned.
+// 300. It needs the index of status and createdAt. It returns the errors of Orphaned, or ErrUnread
+// after about 3,000 such documents of one type: the oldest is unknown.
 func (a *Analyses) OldestUnfinished(ctx context.Context) (oldest analysislock.Analysis, found bool, err error) {
 	created := func(d *analysislock.Analysis) time.Time { return d.CreatedAt }
 	parked := func(d analysislock.Analysis) bool { return !d.ParkedAt.IsZero() }
@@ -141,7 +141,7 @@ func (a *Analyses) OldestUnfinished(ctx context.Context) (oldest analysislock.An
 }
 
 // oldest reads up to limit unfinished analyses that have a time in a field, from first on, the earliest
-// first. at returns that time. Beside ErrUnread, it returns what it has found.
+// first. at returns that time. With ErrUnread, it also returns the analyses that it could read.
 //
 // A query for each type of the field has a lower bound, which restricts it to that type. Without the
 // bound, Firestore sorts all numbers before all Timestamps, and these before all strings, so that
@@ -185,10 +185,10 @@ func (a *Analyses) readable(ctx context.Context, limit int, q firestore.Query,
 const maxUnfoundReads = 10_000
 
 // Unfound reads status, times, attempts and lock of up to limit analyses that recovery does not
-// find, although no other program has set their status: those that are QUEUED or PROCESSING and
-// have no updatedAt that can be read, and those without a status that were never acquired.
+// find, although no other program has set their status: QUEUED or PROCESSING analyses without a
+// readable updatedAt, and analyses without a status that were never acquired.
 // Malformed is set as by Page. It makes a query and three counts, and another query if the
-// counts show that analyses have no status, each within 15 s. Errors: those of Page.
+// counts show that analyses have no status, each within 15 s. It returns the errors of Page.
 func (a *Analyses) Unfound(ctx context.Context, limit int) (found []analysislock.Analysis, err error) {
 	f, all := a.codec.fields, a.documents.collection
 	unfound := func(q firestore.Query, limit int, keep func(reading, *analysislock.Analysis) bool) (
@@ -232,8 +232,8 @@ func unleased(r reading) bool {
 }
 
 // UnknownStatus reads up to limit analyses whose status is no word of Fields, in one
-// query that needs no index of its own, and returns the ID and Status of those that
-// were never acquired, which recovery does not find. Errors: those of Page.
+// query that needs no composite index, and returns the ID and Status of the analyses
+// that were never acquired, which recovery does not find. It returns the errors of Page.
 func (a *Analyses) UnknownStatus(ctx context.Context, limit int) ([]analysislock.Analysis, error) {
 	f := a.codec.fields
 	q := a.documents.collection.Where(f.Status, "not-in", f.vocabulary()).Select(f.Status, "lockToken").Limit(limit)
@@ -256,11 +256,11 @@ const maxFailures, sample = 200, 20
 
 // Failures returns the groups of FAILED analyses by their code, the largest first, and up to 20
 // analyses of each, as Find does. It returns up to limit groups, and how many it leaves out. Of more
-// than 200 codes, it counts the first 200 by name; of those that ran out of attempts, it looks among
-// the newest 1,000 for those without a last error.
+// than 200 codes, it counts the first 200 by name; of the analyses that ran out of attempts, it looks
+// among the newest 1,000 for analyses without a last error.
 //
 // It makes a query and a count for each code, and a query for each group, each within 15 s. It needs
-// the indexes of a Filter with Status and Code. Errors: those of Page.
+// the indexes of a Filter with Status and Code. It returns the errors of Page.
 func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, left int, err error) {
 	codes, err := a.Codes(ctx, maxFailures)
 	if err != nil {
@@ -307,7 +307,7 @@ func (a *Analyses) Failures(ctx context.Context, limit int) (all []Failure, left
 }
 
 // Codes reads up to limit codes of Error and as many of LastError, sorted, in a query for each. It
-// needs the indexes of a Filter with a Code. Errors: those of Page.
+// needs the indexes of a Filter with a Code. It returns the errors of Page.
 func (a *Analyses) Codes(ctx context.Context, limit int) ([]string, error) {
 	all, err := a.codes(ctx, a.codec.fields.Error, limit)
 	last, lastErr := a.codes(ctx, "lastError", limit)

@@ -30,7 +30,7 @@ type Options struct {
 	// Keep is how long a finished document is kept: the commit that finishes it sets the Timestamp
 	// expireAt, and the commit that opens it again deletes expireAt. The collection needs a TTL policy
 	// on that field. Fencing tokens then begin at the document's creation time, so they are larger than
-	// those of a deleted document with the same id. Zero: no expireAt, and tokens begin at 1.
+	// the tokens of a deleted document with the same id. Zero: no expireAt, and tokens begin at 1.
 	Keep time.Duration
 	// KeepAll makes every commit set expireAt, Create's too. Keep must be longer than the lock's TTL.
 	KeepAll bool
@@ -61,7 +61,7 @@ func CheckCollection(path string) error {
 }
 
 // Fields configures the names of fields and the words of the status in a collection's
-// documents. The default for an empty one is that of analyses. All other fields of the
+// documents. An empty field has the default for analyses. All other fields of the
 // contract, such as lockOwner and attempts, have the same names in each collection.
 type Fields struct {
 	Status     string `json:"status,omitempty"`     // name of the field; default: status
@@ -166,7 +166,7 @@ func (f Fields) filled() Fields {
 }
 
 // Document returns the fields of a QUEUED document with input, which is a value that
-// orchestrator.Storable returns. Firestore sets its times to that of the commit.
+// orchestrator.Storable returns. Firestore sets its times to the commit time.
 func (f Fields) Document(input any) map[string]any {
 	f = f.filled()
 	return map[string]any{

@@ -12,7 +12,7 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// The limits of each query of Orphaned. It leaves time to book what it has found.
+// The limits of each query of Orphaned. They leave time to book deliveries for the analyses found.
 const (
 	orphanPage     = 1000 // documents that are read at once: Firestore bills them, needed or not
 	maxOrphanReads = 100_000
@@ -30,7 +30,7 @@ const maxWarnings = 10
 // one TTL ago; and by status QUEUED or PROCESSING and an update older than one TTL, oldest
 // first. They also find times that are not lease.Credible. Each time may be a string, a
 // Timestamp or a number; see parseTime. An analysis that is QUEUED or PROCESSING is not found
-// within one TTL after its last update. Unfound returns those that are never found. more
+// within one TTL after its last update. Unfound returns the analyses that it never finds. more
 // reports that there may be others.
 //
 // Each query also reads analyses that are held, finished or waiting: up to 100,000, in pages of

@@ -120,14 +120,14 @@ func anyOf(q firestore.Query, filters []firestore.EntityFilter) firestore.Query 
 }
 
 // storedForms returns t as each type of value that documents may hold. A range compares
-// only values of its own type.
+// only values of one type.
 func storedForms(t time.Time) []any { return []any{timeValue(t), t, t.UnixMilli()} }
 
 // lowest lists the least value of each type that updatedAt may have.
 var lowest = []any{"", time.Time{}, math.Inf(-1)}
 
 // within returns filters that find since ≤ field < before, one for each type of the field, as a
-// range compares only values of its own type. Zero: no limit.
+// range compares only values of one type. Zero: no limit.
 func within(field string, since, before time.Time) (all []firestore.EntityFilter) {
 	from, until := lowest, storedForms(before)
 	if !since.IsZero() {

@@ -16,7 +16,7 @@ import (
 // room. It is safe for concurrent use. A document exists while document.Lock.Kept
 // reports true. Its id is the room's: every method returns lease.ErrInvalidKey for a room
 // that document.CheckRoom refuses. Each heartbeat writes an indexed time, and
-// Firestore accepts about 500 such writes a second in a collection: those of 5,000 rooms.
+// Firestore accepts about 500 such writes a second in a collection: enough for 5,000 rooms.
 type Rooms struct{ documents *documents[document.Lock] }
 
 var (

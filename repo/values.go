@@ -181,7 +181,7 @@ func parseTime(v any) (t time.Time, ok bool) {
 	return time.Time{}, false
 }
 
-// parseInt reads an integer, also one that another client wrote as a double. A missing
+// parseInt reads an integer, even if another client wrote it as a double. A missing
 // value is 0.
 func parseInt(v any) (n int64, ok bool) {
 	switch v := v.(type) {

@@ -1,5 +1,5 @@
 // Package worker guards the work of a service. Only one worker runs a document at a time, and its result is written
-// once, however often Cloud Tasks delivers it and whichever instance Cloud Run kills. Firestore keeps the documents and
+// once, even if Cloud Tasks delivers it twice or Cloud Run kills an instance. Firestore keeps the documents and
 // their locks. docs/library.md is its reference.
 //
 // Start with three calls: [Open] connects a [Guard] with [Options], which [FromEnv] reads from the environment;

@@ -2,7 +2,7 @@
 // engine, over simulated days at ten, 1,000 and 100,000 analyses a day. Each alert fires in its situation, and not in
 // the others.
 //
-// It is a module of its own, so that the product does not depend on Prometheus:
+// It is a separate module, so that the product does not depend on Prometheus:
 //
 //	go -C deploy/alerts test ./...
 //

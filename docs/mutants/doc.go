@@ -9,5 +9,5 @@
 //	make mutants-generated RUN=/internal_taskauth
 //
 // All mutants of a package are compiled at once, and the variable MUTANT is the number of the
-// one that is made. A mutant that makes a test hang is caught.
+// active mutant. A mutant that makes a test hang is caught.
 package mutants

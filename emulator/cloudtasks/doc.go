@@ -12,8 +12,8 @@
 //     and nothing stops the worker, so two runs overlap.
 //   - The X-CloudTasks headers, and no Content-Type but the creator's.
 //   - Refusals: the limits on queues and tasks that the service documents, or that were
-//     recorded from it, are INVALID_ARGUMENT. A task's size is that of its stored form.
-//   - Headers are stored under the creator's own names, without those that Cloud Tasks sets.
+//     recorded from it, are INVALID_ARGUMENT. A task's size is the size of its stored form.
+//   - Headers are stored under the creator's own names, without the headers that Cloud Tasks sets.
 //   - Names: ALREADY_EXISTS while the task exists and for 24 h after it ended.
 //   - Retries end after maxAttempts; with -1 they never end.
 //   - maxConcurrentDispatches and Retry-After. Retries come exactly when these and the

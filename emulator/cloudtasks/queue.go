@@ -256,7 +256,7 @@ const (
 	//
 	//   - After 429, 503 or at a high rate of errors the queue slows down until the
 	//     errors stop.
-	//   - A queue that is new or was idle starts slowly, and so does one that gets
+	//   - A queue that is new or was idle starts slowly, and so does a queue that gets
 	//     many tasks suddenly. It becomes faster with the tasks that succeeded.
 	//   - A token bucket limits the rate. The highest rate is 500 per second, and
 	//     the bucket holds at least the tokens of one second.

@@ -14,8 +14,8 @@
 //   - that a write which changes nothing keeps the document's update time;
 //   - serializable read-write transactions by shared locks on the documents and
 //     queries that they read. A commit waits at most 2 s for the locks of other
-//     transactions and is then ABORTED; a transaction that would wait for one that
-//     waits itself is ABORTED at once. A transaction that is unused for 60 s ends;
+//     transactions and is then ABORTED; a transaction that would wait for a
+//     waiting transaction is ABORTED at once. A transaction that is unused for 60 s ends;
 //   - Firestore's limits on names, documents, values, requests and queries, and its
 //     order of values in queries, except that an integer and a double compare as
 //     doubles. Equal filters in different places count each towards the limits;

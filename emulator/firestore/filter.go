@@ -75,7 +75,7 @@ func (f *filters) composite(pb *firestorepb.StructuredQuery_CompositeFilter) (co
 		}
 	}
 
-	// A part that matches decides an or, and one that does not match decides an and.
+	// A part that matches decides an or, and a part that does not match decides an and.
 	whole.matches = func(d *document) bool {
 		return slices.ContainsFunc(parts, func(p predicate) bool { return p(d) == or }) == or
 	}

@@ -130,7 +130,7 @@ func (q *query) parseOrder(list []*firestorepb.StructuredQuery_Order, ranges []f
 	return nil
 }
 
-// checkCursor refuses a cursor with other values than those of the first terms of the order.
+// checkCursor refuses a cursor whose values do not fit the first terms of the order.
 func (q *query) checkCursor(database string, cursor *firestorepb.Cursor, terms int) error {
 	if len(cursor.GetValues()) > terms {
 		return invalid("a cursor has more values than the order")
@@ -197,7 +197,7 @@ func (q *query) compareDocs(a, b *document) int {
 	return 0
 }
 
-// nearest collects the documents that match a query. If the query has a limit, it keeps only those that may be
+// nearest collects the documents that match a query. If the query has a limit, it keeps only documents that may be
 // within it: with 100,000 documents, sorting all of them for each page took most of a test's time.
 type nearest struct {
 	*query

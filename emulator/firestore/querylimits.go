@@ -23,7 +23,7 @@ var longest = map[operator]int{
 	firestorepb.StructuredQuery_FieldFilter_NOT_IN:             10,
 }
 
-// operands returns the different values of a filter. It refuses those that a filter of the field
+// operands returns the different values of a filter. It refuses values that a filter of the field
 // cannot have.
 func (f *filters) operands(fp fieldPath, op operator, want *value) ([]*value, error) {
 	operands := []*value{want}

@@ -1,5 +1,5 @@
 // Package children starts programs, and reaps the processes that this process inherits as process 1 of
-// a container: those that a program has left behind in a session or a process group of their own.
+// a container, because a program left them behind in another session or process group.
 package children
 
 import (
@@ -15,7 +15,7 @@ var started struct {
 	programs sync.Map // of *exec.Cmd
 }
 
-// Start is cmd.Start for a program with a process group of its own. Reap leaves its exit status to Wait.
+// Start is cmd.Start for a program with a separate process group. Reap leaves its exit status to Wait.
 // A program in the group of this process needs neither: Reap takes no status from that group.
 func Start(cmd *exec.Cmd) error {
 	started.RLock()
@@ -29,7 +29,7 @@ func Start(cmd *exec.Cmd) error {
 
 // Wait is cmd.Wait for a program of Start.
 func Wait(cmd *exec.Cmd) error {
-	// The process id is free when cmd.Wait returns: the entry may be that of a newer program.
+	// The process id is free when cmd.Wait returns: the entry may belong to a newer program.
 	defer started.programs.CompareAndDelete(cmd.Process.Pid, cmd)
 	return cmd.Wait()
 }

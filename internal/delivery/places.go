@@ -63,8 +63,8 @@ func (p *Place) Alone(ctx context.Context, wait time.Duration) bool {
 	return true
 }
 
-// Begin notes that the analysis id runs in the place until Leave. It returns those that run in the others. A
-// nil Place has none.
+// Begin notes that the analysis id runs in the place until Leave. It returns the analyses that run in the other
+// places. A nil Place has none.
 func (p *Place) Begin(id string) (beside []string) {
 	if p == nil {
 		return nil

@@ -56,14 +56,12 @@ func (runner *Runner) measureOldest(ctx context.Context) time.Duration {
 // ErrNoQueue is Recover's error without a Queue.
 var ErrNoQueue = errors.New("worker: no queue is configured: TASK_QUEUE is not set")
 
-// Recover books a delivery for each orphaned analysis: one whose worker died after its
-// delivery was acknowledged, one whose booked delivery was lost, or one that was never
-// delivered. If the document has the name of a booked task, Recover asks the queue for it, and
-// books none if it is there. Where the queue does not answer, it books as if the task were lost,
-// and logs one warning. It marks each first, so that neither it nor another call finds it again
-// within one TTL. A booking that fails does not delay the others; Recover returns the first error
-// with the result. It takes at most 50 s; the next call books the rest. It is safe for
-// concurrent use.
+// Recover books a delivery for each orphaned analysis: its worker died after the delivery was acknowledged, its
+// booked delivery was lost, or it was never delivered. If the document has the name of a booked task, Recover
+// asks the queue for it, and books none if it is there. Where the queue does not answer, it books as if the task
+// were lost, and logs one warning. It marks each first, so that neither it nor another call finds it again
+// within one TTL. A booking that fails does not delay the others; Recover returns the first error with the
+// result. It takes at most 50 s; the next call books the rest. It is safe for concurrent use.
 func (runner *Runner) Recover(ctx context.Context) (Recovery, error) {
 	if runner.Queue == nil {
 		return Recovery{}, ErrNoQueue

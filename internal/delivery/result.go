@@ -44,7 +44,7 @@ type Run struct {
 	Took        time.Duration
 	Failure     string // how the analyzer failed, without its message
 	Heartbeats  int    // successful renewals
-	Checkpoints int    // commits with a checkpoint, also one that READY clears at once
+	Checkpoints int    // commits with a checkpoint, even if READY clears it at once
 	Lost        string // why the lock was lost: taken, finished, cancelled, deleted or out_of_time
 }
 

@@ -48,7 +48,8 @@ type OrphanFinder interface {
 		task func(next time.Time) string) (booked string, err error)
 }
 
-// Keys ends the slots of analyses that have a key, and finds those that wait for one; repo.Analyses does.
+// Keys ends the slots of analyses that have a key, and finds the analyses that wait for a slot. repo.Analyses
+// implements it.
 type Keys interface {
 	// Leave frees a slot or reserves it, and Wake is for a slot that was not used; see analysislock.Locks. They
 	// return the parked analyses for which a slot is free.
@@ -121,7 +122,7 @@ const (
 	DefaultMaxRetry = 10 * time.Minute
 )
 
-// TaskNames are the names with which the tasks of one kind differ from those of others. The zero value is for
+// TaskNames are the names that tell the tasks of one kind from the tasks of others. The zero value is for
 // analyses.
 type TaskNames struct {
 	Kind    string // name of the kind; empty: analysis

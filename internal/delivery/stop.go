@@ -14,7 +14,7 @@ import (
 type StopError struct {
 	Deadline time.Time // for the release of locks and the booking of deliveries
 	// Acts is when the context of acts ends: work that cannot be repeated, see orchestrator.Outlaster.
-	// Zero: with that of their run.
+	// Zero: when the context of their run ends.
 	Acts time.Time
 }
 

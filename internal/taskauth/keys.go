@@ -95,7 +95,7 @@ func (k *keyring) fetch() {
 	k.page.Store(&page{keys, time.Now()})
 }
 
-// get reads the usable keys of the page (RFC 7517). Its errors have fixed texts, since those of the
+// get reads the usable keys of the page (RFC 7517). Its errors have fixed texts, since the errors of the
 // transport may contain text from a server.
 func (k *keyring) get(ctx context.Context) (map[string]any, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, k.KeysURL, http.NoBody)

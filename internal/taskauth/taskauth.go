@@ -136,7 +136,7 @@ const (
 	skew = 10 * time.Second
 )
 
-// The texts that errors of Check can have, with those of ErrNoKeys and of jwt's validation.
+// The texts of Check's errors, beside the texts of ErrNoKeys and of jwt's validation.
 var (
 	errNotOne     = refuse("not one token")
 	errScheme     = refuse("not a bearer token")
@@ -244,7 +244,7 @@ type IAP struct{ tokens *tokenVerifier }
 // NewIAP returns an IAP. It makes no call: the first Identify fetches the keys.
 // audience is the resource that the proxy protects, exactly as its page in the console
 // names it: /projects/NUMBER/global/backendServices/ID behind a load balancer,
-// /projects/NUMBER/locations/REGION/services/NAME for a Cloud Run service of its own. An IAP
+// /projects/NUMBER/locations/REGION/services/NAME for a Cloud Run service without one. An IAP
 // refuses assertions for other resources of the project.
 func NewIAP(audience string, keys KeySource) (*IAP, error) {
 	p, err := newTokenVerifier(identityProxy, audience, keys)

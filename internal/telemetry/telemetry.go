@@ -69,7 +69,7 @@ func (m Metric) instrument(meter metric.Meter) (func(context.Context, float64, m
 }
 
 // Record adds value to the counter m, or records it in another instrument. The attributes are
-// those that Metrics names for m.
+// the ones in Metrics for m.
 func (t *Telemetry) Record(ctx context.Context, m ID, value float64, attributes ...attribute.KeyValue) {
 	if t != nil {
 		t.records[m](ctx, value, metric.WithAttributes(slices.Concat(attributes, t.kind)...))
@@ -170,7 +170,7 @@ func Carry(ctx, request context.Context) context.Context {
 	return trace.ContextWithSpan(ctx, trace.SpanFromContext(request))
 }
 
-// Detached returns ctx without its span: what begins in it begins a trace of its own.
+// Detached returns ctx without its span: a span started in it begins a new trace.
 func Detached(ctx context.Context) context.Context {
 	return trace.ContextWithSpanContext(ctx, trace.SpanContext{})
 }

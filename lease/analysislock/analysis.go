@@ -113,8 +113,8 @@ func (d *Analysis) failedWith(code string) bool {
 	return d.Status == Failed && d.Error != nil && d.Error.Code == code
 }
 
-// Cause returns the error by which failures are grouped: the last attempt's where the attempts ran
-// out, else Error. Nil: there is none.
+// Cause returns the error by which failures are grouped: LastError if the attempts ran out and it has
+// a code, else Error. Nil: there is none.
 func (d *Analysis) Cause() *Error {
 	if d.failedWith(AttemptsExhausted) && d.LastError != nil && d.LastError.Code != "" {
 		return d.LastError
@@ -122,8 +122,8 @@ func (d *Analysis) Cause() *Error {
 	return d.Error
 }
 
-// HasCode reports whether code is that of Error or, of an unfinished analysis, of LastError, or that of
-// Cause. A finished analysis may keep the LastError of an attempt that was repeated: that is not why it ended.
+// HasCode reports whether Error or Cause has this code. For an unfinished analysis, LastError counts too.
+// A finished analysis may keep the LastError of an attempt that was repeated: that is not why it ended.
 func (d *Analysis) HasCode(code string) bool {
 	last := d.LastError
 	if d.Finished() {

@@ -80,7 +80,7 @@ func (d *Analysis) end(now time.Time, outcome, code, message string) *Attempt {
 }
 
 // changed records what an operator, who, has done since the last attempt began. It is a part of that attempt's
-// entry: an entry of its own would be an attempt to workers of earlier versions, and to all that counts
+// entry: a separate entry would be an attempt to workers of earlier versions, and to all that counts
 // attempts. The last three are kept. Without an attempt, or without a name, nothing is recorded.
 func (d *Analysis) changed(now time.Time, change, who string) {
 	n := len(d.History)

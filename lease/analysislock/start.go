@@ -39,8 +39,8 @@ func (d *Analysis) start(now time.Time, by string, limit int) error {
 // fails, its start is not counted.
 //
 // The Acquisition has no Reason if begin has succeeded. Otherwise it is a skip, as of AcquireAnalysisLock, or
-// its Reason is NotStarted. Errors: the error of begin; lease.ErrConflict if another delivery has started it
-// at the same time; and those of AcquireAnalysisLock. After them nothing is started.
+// its Reason is NotStarted. It returns the error of begin, lease.ErrConflict if another delivery has
+// started the analysis at the same time, and the errors of AcquireAnalysisLock. After an error nothing is started.
 func (l *Locks) Start(ctx context.Context, id, owner string, begin func(context.Context) error,
 ) (Acquisition, error) {
 	starts := -1 // before this one

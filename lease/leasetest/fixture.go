@@ -143,7 +143,7 @@ func (b *fixture[D]) wantLease(got, want lease.Lease) {
 	}
 }
 
-// millis returns t in whole milliseconds, such that times can be compared by ==.
+// millis returns t in whole milliseconds, so that times can be compared by ==.
 func millis(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 
 // wantLost checks that err reports the loss of the lease to another owner.

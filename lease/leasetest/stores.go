@@ -86,7 +86,7 @@ func conflict[D any](b *fixture[D], change func()) {
 	want := b.load()
 	taken := b.owned(old, "w/2")
 	b.SetNote(&taken, "stale")
-	for _, next := range []D{taken, old.Doc} { // also one that changes nothing
+	for _, next := range []D{taken, old.Doc} { // even a commit that changes nothing
 		_, err := b.store.Swap(b.Context(), key, old, next)
 		b.wantErr(err, lease.ErrConflict)
 		got := b.load()

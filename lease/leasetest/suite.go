@@ -48,9 +48,9 @@ type testCase[D any] struct {
 	exclusive bool // every decision is made in Exclude
 }
 
-// Run runs every test case with a store of its own. If the store is an Excluder,
+// Run runs every test case with a new store. If the store is an Excluder,
 // the cases of leases run a second time with every decision made in Exclude, except
-// that of 128 acquirers: they would wait for each other for longer than an
+// the case of 128 acquirers, which would wait for each other for longer than an
 // acquisition may take.
 //
 // In real time the cases that wait run all at once, in parallel with the others. They

@@ -2,7 +2,7 @@
 // the others see which one, and a session that stops sending heartbeats loses the
 // lock after a TTL of 30 s.
 //
-// The rules are those of package lease, and lease.Edit is the only loop. A record
+// The rules are in package lease, and lease.Edit is the only loop. A record
 // exists while a session holds the room, and after its lock has expired until a
 // sweep deletes it. Since records are deleted, a token is at least the store's time
 // in microseconds, so that tokens only grow (SEEDS D4).

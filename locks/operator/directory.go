@@ -80,9 +80,9 @@ func removeStale(dir string) error {
 	return err
 }
 
-// removeFound removes the lock dir if it is still the one that was found. Since then another program may have
-// removed that one, and made its own, which stays: nothing is done to it. The found one gets an entry, claim.
-// Then no other program can remove it, as it is not empty, so it is the one that is renamed. Programs of this
+// removeFound removes the lock directory dir unless another program has replaced or refreshed it since. The other
+// program's directory is left alone. The found directory gets an entry, claim: other programs cannot remove a
+// directory that is not empty, so the directory renamed afterwards is still the found one. Programs of this
 // package take turns by flock. If one of them crashes in between, the next one goes on after 10 s.
 func removeFound(dir string, found fs.FileInfo) error {
 	if !found.IsDir() {

@@ -3,13 +3,13 @@
 // in other languages read and write too.
 //
 // The file is one record of package lease. Each operation is one step: expired
-// entries and those of dead processes are removed, then the change is made, and the
+// entries and the entries of dead processes are removed, then the change is made, and the
 // state is written back in one commit. A [Pool] is the operators as one session sees them.
 //
 // # Guarantees
 //
 //   - Of all sessions that want an operator at once, one gets it.
-//   - A session keeps its operator until it has the one that it asked for: both
+//   - A session keeps its operator until it has the new one: both
 //     change in one commit.
 //   - A crash or a full disk leaves the state before or the state after.
 //   - Unknown fields and entries survive. An unreadable updated_at counts as the

@@ -168,8 +168,8 @@ func (p *Pool) view(entries map[string]entry, now time.Time) *view {
 	return v
 }
 
-// live returns a copy of entries without those that have expired at now, or that
-// belong to a dead process.
+// live returns a copy of entries without the expired ones, and without the entries
+// of dead processes.
 func (p *Pool) live(entries map[string]entry, now time.Time) map[string]entry {
 	live := make(map[string]entry, len(entries))
 	for session, e := range entries {

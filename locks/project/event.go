@@ -102,7 +102,7 @@ func (e *Event) fields() map[string]any {
 
 // Subscribe calls listen with each event from now on, in their order and one at a
 // time, on the goroutine that caused one of them: a slow listener delays heartbeats,
-// and one that calls Renew or Release while the lock is held deadlocks.
+// and a listener that calls Renew or Release while the lock is held deadlocks.
 // unsubscribe may be called at any time, also by the listener and repeatedly;
 // afterwards no call begins.
 func (l *Locker) Subscribe(listen func(Event)) (unsubscribe func()) {

@@ -180,7 +180,7 @@ func (l *Locker) current(h *holding) (Lease, *Error) {
 }
 
 // lose enters Readonly because of e, with mu held. The first loss ends the
-// context of fn; a second one is that of a forced release.
+// context of fn; a second loss comes from a forced release.
 func (l *Locker) lose(h *holding, e *Error, events ...Event) {
 	if l.held != h || !l.move(Readonly) {
 		return

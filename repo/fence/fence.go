@@ -18,7 +18,7 @@ import (
 	"taskguard/repo"
 )
 
-// ErrStale reports a token lower than one that was accepted for the same key.
+// ErrStale reports a token lower than a token already accepted for the same key.
 var ErrStale = errors.New("fence: stale token")
 
 var errToken = errors.New("fence: the token, in X-Lock-Token, is not a positive integer that a lock can have")

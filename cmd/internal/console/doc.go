@@ -9,7 +9,7 @@
 //     remaining time.
 //   - No page waits for another one's read. In an outage a page is answered at once with what
 //     was read before; if nothing was, after 5 s.
-//   - The pages of a list have each analysis once that is not updated meanwhile: those that
+//   - The pages of a list have each analysis once if it is not updated meanwhile: analyses that
 //     run, wait for their next attempt or are stuck, up to the Limit of each, at the top of the
 //     first page, and all others by their last update.
 //   - A page asks every four seconds, and only while it is visible. All pages with the same
@@ -18,7 +18,7 @@
 //   - The backlog on the first page without a filter is counted at most every 32 s, and less
 //     often if it costs more than a read a second. If a read fails, it keeps its last state.
 //   - The numbers of the states and of the codes count all analyses. The lines of the failures
-//     are those of the newest twenty of each code. An analysis that ran out of attempts counts
+//     show the newest twenty of each code. An analysis that ran out of attempts counts
 //     with the code of its last error. The page has the fifty codes with the most analyses, and
 //     says how many are left out.
 //   - Progress and the history of attempts are part of each reading. Only the page of one
@@ -44,7 +44,7 @@
 // # What is not guaranteed
 //
 //   - The backlog's intervals do not count what was requeued or deleted since, and its number of
-//     stuck analyses may be too low: those that wait for their next attempt may hide some.
+//     stuck analyses may be too low: analyses that wait for their next attempt may hide some.
 //   - Of more than 200 codes, only the first 200 by name are counted.
 //   - An analysis without updatedAt is found only by its id.
 //   - What has changed is shown up to twelve seconds later, in the backlog half a minute or

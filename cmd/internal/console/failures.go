@@ -25,7 +25,7 @@ const maxCodes, maxUncertain = 50, 1000
 type failuresPage struct {
 	frame
 	Uncertain []row
-	Crashed   []row // those that are FAILED come first
+	Crashed   []row // FAILED analyses come first
 	Groups    []group
 	Left      int   // the number of groups that are not shown
 	LeftActs  int   // the number of analyses with uncertain acts that are not shown

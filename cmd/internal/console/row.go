@@ -184,7 +184,7 @@ type act struct {
 }
 
 // ActRows returns the marked acts. Only the readings of one analysis, and of the uncertain acts, have
-// them. While an attempt runs, it may still record what it has begun.
+// them. While an attempt runs, it may still record acts that it began.
 func (r row) ActRows() (all []act) {
 	open := r.Acts.Open()
 	for _, name := range slices.Sorted(maps.Keys(r.Acts)) {

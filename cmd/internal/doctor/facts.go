@@ -25,7 +25,7 @@ type Facts struct {
 	Indexes         Indexes
 	Target          string           // TASK_TARGET_URL of the worker, or without a worker of this process
 	Jobs            []*scheduler.Job // the jobs in the queue's region, of any deployment
-	AllJobs         bool             // Jobs has those of all regions
+	AllJobs         bool             // Jobs has the jobs of all regions
 	Tasks           []Task           // the first tasks of the queue
 	Grants          []Grant          // what the worker's account needs, without what could not be evaluated
 	Project         []*iam.Binding   // the project's IAM policy; nil: not read
@@ -171,7 +171,7 @@ func (f Facts) Exports() map[string]string {
 
 // Queue holds a queue's settings.
 type Queue struct {
-	// Name, Project and Region are those of its file; empty: not in it.
+	// Name, Project and Region come from its file; empty: not in it.
 	Name, Project, Region string
 
 	State       string        // RUNNING, PAUSED, DISABLED; empty: unknown

@@ -228,7 +228,7 @@ func decodeFile(name, kind string, v any) error {
 	return nil
 }
 
-// separator ends a YAML document, and blank matches one that has only comments.
+// separator ends a YAML document, and blank matches a document that has only comments.
 var separator, blank = regexp.MustCompile(`(?m)^---(\s|$)`), regexp.MustCompile(`^(\s*(#.*)?(\n|$))*$`)
 
 // oneLine returns a text that may have several lines as one.

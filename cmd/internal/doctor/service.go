@@ -110,7 +110,8 @@ func (s *Service) readContainers(ingress *run.Container, all []*run.Container) {
 	}
 }
 
-// readVariables returns a container's variables, and adds those that are set twice or have a secret's latest version.
+// readVariables returns a container's variables, and notes variables that are set twice or have a
+// secret's latest version.
 func (s *Service) readVariables(c *run.Container) map[string]string {
 	all := map[string]string{}
 	for _, v := range c.Env {
@@ -264,7 +265,7 @@ func (d *diagnosis) checkTemplate(s service) {
 }
 
 // checkEnvironment finds the variables that keep the service from starting. It also finds variables
-// that the service does not read, although their first word is one of its own. Variables with
+// that the service does not read, although it reads others with the same first word. Variables with
 // another first word may be the analyzer's.
 func (d *diagnosis) checkEnvironment(s service) {
 	read, words := map[string]bool{}, map[string]bool{}

@@ -40,7 +40,7 @@ type options struct {
 
 // Hold runs a command under the lock of a project.
 //
-// The command has this process's standard streams, a process group of its own, and the
+// The command has this process's standard streams, a new process group, and the
 // terminal if this process has it. Signals that this process does not ignore are
 // forwarded to the group. When the lock is lost, the group gets SIGTERM, and SIGKILL
 // before another can acquire the lock. Processes that the command leaves behind are ended
@@ -50,7 +50,7 @@ type options struct {
 // Messages are written asynchronously: a blocked standard error delays nothing.
 func Hold(ctx context.Context, c *cli.Call) error {
 	// Writing to a closed standard error must not end this process. An ignored signal
-	// would be ignored by the command too, so SIGPIPE is received, in a channel of its own:
+	// would be ignored by the command too, so SIGPIPE is received, in a separate channel:
 	// many of them take no forwarded signal's place.
 	broken, signals := make(chan os.Signal, 1), make(chan os.Signal, 8)
 	signal.Notify(broken, syscall.SIGPIPE)

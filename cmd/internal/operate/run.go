@@ -117,7 +117,7 @@ var outcomes = map[string]struct {
 	"lock_lost":        {exitLater, "lost its lock: nothing of this run is written"},
 }
 
-// happened returns the exit code of a run, and says in words what it has done. err is the error of worker.Work.Run.
+// happened returns the exit code of a run, and its outcome in words. err is the error of worker.Work.Run.
 func happened(r worker.RunResult, err error) (code int, words string) {
 	row, known := outcomes[r.Outcome]
 	code, words = row.code, row.words

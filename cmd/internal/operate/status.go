@@ -405,7 +405,7 @@ func lockText(a *analysislock.Analysis, owner string) string {
 	return "free"
 }
 
-// problemText returns why the lock cannot be read, or the code of the error, and that of the last
+// problemText returns why the lock cannot be read, or the code of the error, and the code of the last
 // attempt's error if it is the cause or there is no other.
 func problemText(a *analysislock.Analysis) string {
 	switch {

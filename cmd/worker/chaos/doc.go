@@ -5,7 +5,7 @@
 // commit that was applied, drops a commit, applies one after the reading that was
 // to resolve it, sends one twice, delays one, or lets nothing pass for a time; it keeps the history
 // of what was applied, and package proof judges that. Each worker, and the operator, calls the
-// proxy at an address of its own. The analyzer is a program, which a worker starts
+// proxy at a different address. The analyzer is a program, which a worker starts
 // for each run; a server in the test sets its pace. It does small units of work. It writes
 // each to a journal, and then reports it as its checkpoint. Some runs fail temporarily.
 //
@@ -38,7 +38,7 @@
 // that was released at SIGTERM or RUN_TIMEOUT.
 //
 // TestChaosKeys is for slots of keys: workers are killed each second, and nothing else fails. make chaos-keys
-// does so for two minutes.
+// runs it for two minutes.
 //
 // What these tests do not judge again, because package proof does: when an attempt may begin and
 // recovery may book, and what an answer says. The history of an analysis is not judged if the

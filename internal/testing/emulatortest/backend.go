@@ -21,7 +21,7 @@ import (
 	"taskguard/emulator/firestore"
 )
 
-// Backend is the Firestore of one test, with a database of its own. It counts the calls.
+// Backend is the Firestore of one test, with a separate database. It counts the calls.
 type Backend struct {
 	Project string
 	Server  *firestore.Server // nil: at host

@@ -1,7 +1,7 @@
 // Package emulatortest gives tests an embedded Firestore or Google's emulator.
 //
-// Google's emulator is the one that FIRESTORE_EMULATOR_HOST names, which all tests share:
-// each uses a [Project] of its own. Without the variable they are skipped.
+// FIRESTORE_EMULATOR_HOST names Google's emulator, which all tests share:
+// each test uses a different [Project]. Without the variable they are skipped.
 package emulatortest
 
 import (
@@ -74,7 +74,7 @@ var (
 )
 
 // Isolate removes the variables that the code under test reads from the process's
-// environment, so that a test has only those that it sets itself. [Google] still finds
+// environment, so that a test has only the variables that it sets itself. [Google] still finds
 // the emulator that FIRESTORE_EMULATOR_HOST named. The client library does not: it would
 // dial the emulator from a bubble, whose time then stands still. [Main] calls Isolate. A
 // test binary that a test has started as a program must not call it.

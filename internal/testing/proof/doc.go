@@ -37,7 +37,7 @@
 // lock an operator has broken, also by a cancel, may continue until its worker reads the
 // record or its trust ends.
 //
-// Each act of an analysis that charges: see judgeAct. The count of open acts is that of its
+// Each act of an analysis that charges: see judgeAct. The count of open acts equals the number of its open
 // records, an operator's answer is for the state that was seen, only an answer removes an
 // uncertain record, and Once returns no receipt that the provider did not give.
 //
@@ -110,8 +110,8 @@
 //
 // # Keys
 //
-// TestNoInterleavingOfOneKey… searches two or three analyses of one key, with each call of a delivery, also
-// those to the record of the key, as a step of its own. It finds a worker that does not look for a slot after
+// TestNoInterleavingOfOneKey… searches two or three analyses of one key, with each call of a delivery, and
+// each call to the record of the key, as a separate step. It finds a worker that does not look for a slot after
 // parking, or for parked analyses after its end. TestSeedsWithKeys… is the simulation with keys: at no time are
 // more runs of a key in effect than it has slots, and at the end all are finished. An answer key_busy is
 // acknowledged only if its delivery has parked the analysis; that somebody wakes it shows at the end.
