@@ -129,17 +129,6 @@ func TestKeys(t *testing.T) {
 				s.t.Errorf("left %+v", c.Doc)
 			}
 		}},
-		"the end of a run that has lost its slot wakes one": {1, func(s *tenants) {
-			first := s.acquire("a0", "")
-			s.acquire("a1", KeyBusy)
-			c, err := s.keys.Load(s.t.Context(), KeyID("k"), 0)
-			if err != nil {
-				s.t.Fatal(err)
-			}
-			c.Doc.Slots = nil
-			s.keys.Put(KeyID("k"), c.Doc)
-			s.leave(first, "a1")
-		}},
 		"a younger one does not overtake": {1, func(s *tenants) {
 			first := s.acquire("a0", "")
 			s.acquire("a1", KeyBusy)
