@@ -548,3 +548,29 @@ func TestKey_Recovery(t *testing.T) {
 		}
 	})
 }
+
+// A run whose slot is lost is cancelled at a heartbeat, as if its lock were lost, and runs again.
+func TestKey_SlotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant"})
+		s.lasts = 20 * time.Minute
+		s.submit(t, "a", 1)
+		id := fmt.Sprintf("%x", sha256.Sum256([]byte("a")))
+		if _, err := s.docs.Collection("analysesKeys").Doc(id).Delete(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.idle(t, 1)
+
+		d, err := s.docs.Collection("analyses").Doc("a0").Get(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		history, _ := d.Data()["history"].([]any)
+		if len(history) != 2 || len(s.ran()) != 2 || s.most["a"] != 1 {
+			t.Fatalf("ran %q, at most %d at a time, with the history %v; want two runs", s.ran(), s.most["a"], history)
+		}
+		if first, _ := history[0].(map[string]any); first["outcome"] != "lock_lost" {
+			t.Errorf("the first run ended with %v, want lock_lost", first)
+		}
+	})
+}

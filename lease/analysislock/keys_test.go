@@ -272,3 +272,37 @@ func TestKeys_StaleSkip(t *testing.T) {
 	s.acquire("a1", KeyBusy)
 	s.leave(other, "a1")
 }
+
+// moving is a store of keys that changes the key of a0 as soon as the first slot is taken.
+type moving struct {
+	*tenants
+	moved bool
+}
+
+func (s *moving) Swap(ctx context.Context, id string, prev lease.Cell[Key], next Key) (lease.Cell[Key], error) {
+	c, err := s.tenants.Swap(ctx, id, prev, next)
+	if err == nil && !s.moved {
+		s.moved = true
+		s.all.Put("a0", Analysis{ID: "a0", Status: Queued, Key: "other"})
+	}
+	return c, err
+}
+
+// A slot of the old key does not let an analysis run under its new key. The caller gets the slot, to free it.
+func TestKeys_ChangedAfterTheSlot(t *testing.T) {
+	s := newTenants(t, 1, 1)
+	s.Keys.Store = &moving{tenants: s}
+	a, err := s.AcquireAnalysisLock(t.Context(), "a0", "w/1", 0, AcquireOptions{})
+	if a.Acquired || err == nil || a.Slot == nil || a.Key != "k" {
+		t.Fatalf("%+v, %v; want an error and the slot of the old key", a, err)
+	}
+	if d := s.get(t.Context(), "a0"); d.Attempts != 0 || d.Lock.Owner != "" {
+		t.Errorf("a0 is %+v, want it as it was", d)
+	}
+	if _, err := s.Leave(t.Context(), a.Slot, time.Time{}); err != nil {
+		t.Error(err)
+	}
+	if c, _ := s.keys.Load(t.Context(), KeyID("k"), 0); c.Doc.Kept() {
+		t.Errorf("left %+v", c.Doc)
+	}
+}
