@@ -574,3 +574,36 @@ func TestKey_SlotLost(t *testing.T) {
 		}
 	})
 }
+
+// An analysis becomes a suspect after its slot is taken: the slot is free again when the delivery is answered.
+func TestKey_SuspectAfterTheSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s *keyed
+		var crashed atomic.Bool
+		s = serveKeyed(t, worker.Kind{}, worker.Options{KeyField: "input.tenant"}, grpc.WithChainUnaryInterceptor(func(
+			ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+			opts ...grpc.CallOption,
+		) error {
+			err := invoke(ctx, method, req, reply, conn, opts...)
+			if strings.Contains(fmt.Sprint(req), "update:{name:") && strings.Contains(fmt.Sprint(req), "/analysesKeys/") &&
+				crashed.CompareAndSwap(false, true) {
+				attempt := func(n int) map[string]any {
+					return map[string]any{"attempt": n, "token": n, "owner": fmt.Sprint("w/", n), "outcome": "crashed"}
+				}
+				_, err := s.docs.Collection("analyses").Doc("a0").Update(ctx, []firestore.Update{
+					{Path: "attempts", Value: 2}, {Path: "lockToken", Value: 2},
+					{Path: "history", Value: []any{attempt(1), attempt(2)}},
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			return err
+		}))
+		s.submit(t, "a", 2)
+		s.idle(t, 2)
+		if want := []string{"a1", "a0"}; !crashed.Load() || !slices.Equal(s.ran(), want) {
+			t.Errorf("crashed: %t, and ran %q; want %q", crashed.Load(), s.ran(), want)
+		}
+	})
+}

@@ -100,7 +100,7 @@ func (a *attempt) acquire(stop context.Context) error {
 	began := time.Now()
 	options.SkipSuspects, options.Alone = d.Place != nil, d.Alone
 	acq, err := runner.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, options)
-	if acq.Reason == analysislock.Suspect {
+	if acq.Reason == analysislock.Suspect && acq.Slot == nil { // a slot must not be kept for the wait: it is delayed
 		acq, err = a.acquireAlone(ctx, stop, options, acq)
 	}
 	a.acq, a.hold = acq, acq.Hold
