@@ -68,7 +68,7 @@ var commands = []command{
 	{"status", "", "このセッションのオペレータと、使用中のオペレータを表示する", "show this session's operator, and which operators are in use", status},
 	{"refresh", "", "期限をさらに4時間、または設定された operatorTimeout だけ延長する",
 		"keep the operator for another 4 hours, or the configured operatorTimeout", refresh},
-	{"clear", "", "どのセッションのものでも、すべての割り当てを解除する", "free all operators, whichever session has them", clearAll},
+	{"clear", "", "どのセッションのものでも、すべての割り当てを解除する", "free all operators of all sessions", clearAll},
 }
 
 // call is one invocation.

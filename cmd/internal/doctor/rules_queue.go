@@ -96,8 +96,8 @@ func (d *diagnosis) checkRecovery() {
 	d.checkRecoveryService()
 	target := cmp.Or(d.config.Options.Queue.TargetURL, "URL")
 	d.rule(adviceIf(!d.AllJobs), "recovery-unscheduled", len(jobs) == 0 && d.config.Options.Queue.Name != "",
-		"No enabled job of Cloud Scheduler calls POST %s%s, as far as they were read. Unless another one does, "+
-			"an analysis whose worker died, or whose task was lost, stays as it is.\n"+
+		"No enabled job of Cloud Scheduler calls POST %s%s, among the jobs that were read. "+
+			"Without one, an analysis whose worker died, or whose task was lost, stays as it is.\n"+
 			"Resume the job (gcloud scheduler jobs resume), or create one (gcloud scheduler jobs create http, "+
 			"--schedule='* * * * *' --http-method=POST --uri=%[1]s%[2]s %[3]s).", target, recoverRoute, d.tokenFlags(target))
 }
@@ -221,7 +221,7 @@ func (d *diagnosis) owns(address string) bool {
 func (d *diagnosis) checkAlerts() {
 	d.rule(Advice, "alerts", d.hasRead(AlertPolicies) && d.Alerts == 0,
 		"There are no enabled alert policies of %s: nobody is told when work waits or fails.\n"+
-			"Create those of deploy (deploy/README.md), or enable them.", d.Worker.deployment())
+			"Create the policies in deploy (deploy/README.md), or enable them.", d.Worker.deployment())
 	d.rule(Advice, "alerts", d.Unsent > 0,
 		"Of %d enabled alert policies of %s, %d have no notification channel, and send no notification.\n"+
 			"Add a channel (gcloud monitoring policies update --add-notification-channels).",

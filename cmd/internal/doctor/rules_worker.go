@@ -87,7 +87,7 @@ func (d *diagnosis) checkCaller() {
 	const danger = "whoever may create a task can let Cloud Tasks call Google's APIs with its roles."
 	d.rule(Problem, "caller-role", caller != "" && (caller == w.Account || caller == d.Doclock.Account),
 		"A service runs as %s, which is TASK_CALLER: "+danger+"\n"+
-			"Give the service an account of its own (--service-account).", caller)
+			"Give the service its own account (--service-account).", caller)
 	for _, b := range d.Project {
 		// A custom role may hold the permission of run.invoker alone.
 		other := strings.HasPrefix(b.Role, "roles/") && !slices.Contains(invokers[:2], b.Role)

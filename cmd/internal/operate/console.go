@@ -51,7 +51,7 @@ func Console(ctx context.Context, c *cli.Call) (err error) {
 	c.Flags.BoolVar(&o.Write, "write", false, "allow unlock, requeue, cancel and resolve. "+
 		"Every user of this machine then acts in your name, unless --iap-audience is set")
 	c.Flags.IntVar(&o.Limit, "limit", console.DefaultLimit, "`how many` analyses are on a page, in addition to up to "+
-		"as many of those that run, of those that wait for their next attempt, and of those that are stuck. "+
+		"as many each that run, wait for a retry, or are stuck. "+
 		"While a page is open and visible, Firestore bills a read for each of them every 8 seconds")
 	c.Flags.StringVar(&o.Audience, "iap-audience", "", "admit only users whose token Identity-Aware Proxy has signed "+
 		"for this `audience`, such as /projects/NUMBER/locations/REGION/services/NAME")
