@@ -27,8 +27,8 @@ type Analyses struct {
 	ownsClient bool // Close closes the database
 	// stopped has the documents after which Orphaned's queries continue.
 	stopped [4]atomic.Pointer[firestore.DocumentSnapshot]
-	backlog atomic.Pointer[Backlog] // result of the last call of Backlog
-	keysTo  atomic.Pointer[string]  // the place after which Wakeable continues
+	backlog atomic.Pointer[Backlog]          // result of the last call of Backlog
+	keysTo  [keyWalks]atomic.Pointer[string] // the places after which Wakeable's walks continue
 }
 
 // Open connects to a database for one collection; see Connect. Close closes the connection.

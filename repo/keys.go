@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/firestore"
@@ -229,6 +230,9 @@ func (a *Analyses) parked(ctx context.Context, keyID string, limit int) (found [
 	return found[:min(limit, len(found))], nil
 }
 
+// keyWalks is how many walks through the keys Wakeable makes at the same time, one for each first digit of their ids.
+const keyWalks = 16
+
 // Wakeable returns the parked analyses for which a slot is free: up to as many of each key as it has free
 // slots, those created first. It makes a query for each key with a parked analysis, and a read and perhaps
 // another query. After 10 s it returns what it has found, and the next call continues.
@@ -238,34 +242,64 @@ func (a *Analyses) Wakeable(ctx context.Context) (found []analysislock.Analysis,
 	}
 	within, cancel := context.WithTimeout(ctx, orphanTimeout)
 	defer cancel()
+	if first, err := a.firstParked(within, "", "g"); err != nil || first == nil {
+		return nil, err
+	}
 
-	after := ""
-	if stopped := a.keysTo.Swap(nil); stopped != nil {
+	var mu sync.Mutex
+	var all errgroup.Group
+	for n := range keyWalks {
+		all.Go(func() error {
+			next, err := a.walkKeys(within, n)
+			mu.Lock()
+			defer mu.Unlock()
+			found = append(found, next...)
+			return err
+		})
+	}
+	if err = all.Wait(); len(found) > 0 {
+		err = nil
+	}
+	slices.SortFunc(found, func(a, b analysislock.Analysis) int { return strings.Compare(a.Place, b.Place) })
+	return found, err
+}
+
+// walkKeys does Wakeable's work for the keys whose ids begin with the hexadecimal digit n.
+func (a *Analyses) walkKeys(ctx context.Context, n int) (found []analysislock.Analysis, err error) {
+	after := fmt.Sprintf("%x", n)
+	end := after + "g" // after all ids with this digit
+	if stopped := a.keysTo[n].Swap(nil); stopped != nil {
 		after = *stopped
 	}
 	for {
-		q := a.documents.collection.Where("parkedFor", ">", after).OrderBy("parkedFor", firestore.Asc).
-			Limit(1).Select(a.parkedFields()...)
-		first, err := a.match(within, "find keys with parked analyses", q, 1, nil)
-		if err == nil && len(first) == 0 {
+		first, err := a.firstParked(ctx, after, end)
+		if err == nil && first == nil {
 			return found, nil
 		}
 
 		var next []analysislock.Analysis
 		if err == nil {
-			next, err = a.Recover(within, &first[0])
+			next, err = a.Recover(ctx, first)
 		}
 		if err != nil {
-			a.keysTo.Store(&after)
-			if len(found) > 0 {
-				err = nil
-			}
+			a.keysTo[n].Store(&after)
 			return found, err
 		}
 		found = append(found, next...)
-		id, _, _ := strings.Cut(first[0].Place, " ")
+		id, _, _ := strings.Cut(first.Place, " ")
 		after = id + "!"
 	}
+}
+
+// firstParked returns the first parked analysis with a place between after and end, or nil.
+func (a *Analyses) firstParked(ctx context.Context, after, end string) (*analysislock.Analysis, error) {
+	q := a.documents.collection.Where("parkedFor", ">", after).Where("parkedFor", "<", end).
+		OrderBy("parkedFor", firestore.Asc).Limit(1).Select(a.parkedFields()...)
+	first, err := a.match(ctx, "find keys with parked analyses", q, 1, nil)
+	if err != nil || len(first) == 0 {
+		return nil, err
+	}
+	return &first[0], nil
 }
 
 // parkedFields lists the fields by which a parked analysis is judged, and its delivery named.

@@ -95,10 +95,12 @@ func (r *recovery) wakeAll(ctx context.Context) error {
 		return nil
 	}
 	parked, err := r.Keys.Wakeable(ctx)
+	var all errgroup.Group
+	all.SetLimit(maxBookings)
 	for i := range parked {
-		err = errors.Join(err, r.wake(ctx, &parked[i]))
+		all.Go(func() error { return r.wake(ctx, &parked[i]) })
 	}
-	return err
+	return errors.Join(err, all.Wait())
 }
 
 // wake books a parked analysis. If the name of its task is used up, because the queue was purged, it books
