@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,9 +93,9 @@ func designed(fields map[string]any) (acquired bool) {
 
 func TestTheSameFieldsLetOldAndNewWorkersRunSideBySide(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		runs := 0
+		var runs atomic.Int32
 		docs, deliver := move(t, guarded.Kind{Run: func(context.Context, guarded.Job) (any, error) {
-			runs++
+			runs.Add(1)
 			time.Sleep(12 * time.Minute)
 			return "done", nil
 		}})
@@ -102,18 +103,18 @@ func TestTheSameFieldsLetOldAndNewWorkersRunSideBySide(t *testing.T) {
 		until := time.Now().Add(5 * time.Minute).UTC().Format("2006-01-02T15:04:05.000Z")
 		set(t, doc, map[string]any{"status": "QUEUED", "lockOwner": "old", "lockExpiresAt": until})
 
-		if code := deliver(`{"analysis_id": "x"}`); code != http.StatusOK || runs > 0 {
-			t.Errorf("answered %d after %d runs, while the old worker has the lock", code, runs)
+		if code := deliver(`{"analysis_id": "x"}`); code != http.StatusOK || runs.Load() > 0 {
+			t.Errorf("answered %d after %d runs, while the old worker has the lock", code, runs.Load())
 		}
 		for range 16 { // the follow-up comes when the old lock has expired
 			time.Sleep(time.Minute)
-			if fields := get(t, doc); runs == 1 && designed(fields) {
-				t.Errorf("after %d runs the old worker would take %v", runs, fields)
+			if fields := get(t, doc); runs.Load() == 1 && designed(fields) {
+				t.Errorf("after %d runs the old worker would take %v", runs.Load(), fields)
 			}
 		}
 		time.Sleep(5 * time.Minute)
-		if fields := get(t, doc); runs != 1 || fields["status"] != "READY" || designed(fields) {
-			t.Errorf("%d runs, then %v", runs, fields)
+		if fields := get(t, doc); runs.Load() != 1 || fields["status"] != "READY" || designed(fields) {
+			t.Errorf("%d runs, then %v", runs.Load(), fields)
 		}
 	})
 }
