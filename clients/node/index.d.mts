@@ -4,7 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 export interface Job<Input = any, State = any> {
   /** The id of the document. */
   readonly analysisId: string;
-  /** The fencing token. It grows with each attempt, so systems that you write to can refuse an older one. */
+  /** The fencing token. It grows with each run, so systems that you write to can refuse an older one. */
   readonly lockToken: number;
   /** The number of this attempt, from 1. */
   readonly attempt: number;

@@ -47,7 +47,7 @@ class Job:
 
     def __init__(self, fields: Fields, reports: int = 2, replies: IO[bytes] | None = None) -> None:
         self.analysis_id: str = fields.get("analysis_id", "")
-        self.lock_token: int = fields.get("lock_token", 0)  # grows with each attempt
+        self.lock_token: int = fields.get("lock_token", 0)  # grows with each run of this analysis
         self.attempt: int = fields.get("attempt", 1)
         self.input: Any = fields.get("input")
         self.resume: Any = fields.get("checkpoint")  # the checkpoint of an earlier attempt; None: there is none

@@ -1,10 +1,14 @@
 import express from 'express';
 import { Firestore } from '@google-cloud/firestore';
 import { submit } from 'taskguard';
+import { analyze } from './analyze.js';
 import { tasksClient } from './tasks.js';
 
 const { PORT = 8080 } = process.env;
 const firestore = new Firestore();
+const analyses = firestore.collection('analyses');
+const reports = firestore.collection('reports');
+const before = { queued: 'QUEUED', running: 'PROCESSING', done: 'READY' };
 const tasks = tasksClient();
 const app = express().use(express.json());
 
@@ -15,8 +19,19 @@ app.post('/reports/:id', async (req, res) => {
 });
 
 app.get('/reports/:id', async (req, res) => {
-  const report = await firestore.collection('analyses').doc(req.params.id).get();
-  res.json({ status: report.get('status'), result: report.get('result'), error: report.get('error') });
+  const { id } = req.params;
+  const report = (await analyses.doc(id).get()).data() ?? (await reports.doc(id).get()).data() ?? {};
+  const { status, result, error } = report;
+  res.json({ status: before[status] ?? status, result, error });
+});
+
+app.post('/tasks/report', async (req, res) => {
+  const report = reports.doc(req.body.id);
+  const { status, input } = (await report.get()).data();
+  if (status === 'done') return res.end();
+  await report.update({ status: 'running' });
+  await report.update({ status: 'done', result: await analyze(input) });
+  res.end();
 });
 
 app.listen(PORT);

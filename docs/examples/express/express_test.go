@@ -2,6 +2,7 @@ package express
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -14,41 +15,99 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/firestore"
+
 	"taskguard/internal/testing/examplestest"
 	"taskguard/orchestrator"
 )
 
 func TestMain(m *testing.M) { os.Exit(examplestest.Main(m, "NODE")) }
 
-// The application enqueues a report, its analyzer computes it beside the worker, and the application shows it.
+// Both releases enqueue a report, the analyzer computes it beside the worker, and the application shows it.
 func TestTheApplicationOfThePageEnqueuesAndShowsReports(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := directory(t, paths[1])
-	analyzerPort, appPort := freePort(t), freePort(t)
+	analyzerPort := freePort(t)
 	env := examplestest.Start(t, "local", "ANALYZER=http://127.0.0.1:"+analyzerPort+"/analyze")
 	start(t, dir, append(env, "APP_PORT="+analyzerPort), paths[0], "analyzer.js")
-	start(t, dir, append(env, "PORT="+appPort), paths[0], "app.js")
 
-	for id, want := range map[string]struct{ input, status, code string }{
-		"good": {`{"pages": 3}`, "READY", ""},
-		"bad":  {`{"pages": 0}`, "FAILED", "no_pages"},
-	} {
-		report := "http://127.0.0.1:" + appPort + "/reports/" + id
-		if status, answer := post(t, report, want.input); status != http.StatusAccepted {
-			t.Fatalf("POST %s is answered %d %s", report, status, answer)
-		}
+	for _, release := range []string{"app", "later"} {
+		app := serve(t, dir, env, paths[0], release+".js")
+		for id, want := range map[string]struct{ input, status, code string }{
+			"good": {`{"pages": 3}`, "READY", ""},
+			"bad":  {`{"pages": 0}`, "FAILED", "no_pages"},
+		} {
+			report := app + "/reports/" + release + "-" + id
+			if status, answer := post(t, report, want.input); status != http.StatusAccepted {
+				t.Fatalf("POST %s is answered %d %s", report, status, answer)
+			}
 
-		got := await(t, report)
-		if got.Status != want.status || got.Error.Code != want.code || (got.Result.Words == 750) != (want.code == "") {
-			t.Errorf("%s is %+v, want %s %s, and 750 words if it is READY", id, got, want.status, want.code)
+			got := await(t, report)
+			if got.Status != want.status || got.Error.Code != want.code || (got.Result.Words == 750) != (want.code == "") {
+				t.Errorf("%s is %+v, want %s %s, and 750 words if it is READY", id, got, want.status, want.code)
+			}
 		}
 	}
+}
+
+// The first release runs the tasks of the old version. Both releases show its documents, with the new status words.
+func TestTheReleasesOfThePageKeepTheReportsOfBefore(t *testing.T) {
+	paths := examplestest.Find(t, "NODE", "node", "npm")
+	dir, env := directory(t, paths[1]), examplestest.Start(t, "emulator")
+	reports := collection(t, env, "reports")
+	for _, status := range []string{"queued", "running", "done"} {
+		fields := map[string]any{"status": status, "input": map[string]any{"pages": 3}}
+		if status == "done" {
+			fields["result"] = map[string]any{"words": 7} // a second run would write 750
+		}
+		if _, err := reports.Doc(status).Set(t.Context(), fields); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shows := func(app, id, status string, words int) {
+		t.Helper()
+		var got report
+		if err := get(app+"/reports/"+id, &got); err != nil || got.Status != status || got.Result.Words != words {
+			t.Errorf("%s is %+v, %v, want %s and %d words", id, got, err, status, words)
+		}
+	}
+
+	app := serve(t, dir, env, paths[0], "app.js")
+	post(t, app, "{}") // it listens now
+	shows(app, "queued", "QUEUED", 0)
+	shows(app, "running", "PROCESSING", 0)
+	shows(app, "done", "READY", 7)
+	shows(app, "unknown", "", 0)
+	for _, id := range []string{"queued", "done"} {
+		if status, answer := post(t, app+"/tasks/report", fmt.Sprintf(`{"id": %q}`, id)); status != http.StatusOK {
+			t.Errorf("the old task of %s is answered %d %s", id, status, answer)
+		}
+	}
+	shows(app, "queued", "READY", 750)
+	shows(app, "done", "READY", 7)
+
+	later := serve(t, dir, env, paths[0], "later.js")
+	if status, _ := post(t, later+"/tasks/report", `{"id": "running"}`); status != http.StatusNotFound {
+		t.Errorf("the second release answers an old task with %d, want 404", status)
+	}
+	shows(later, "running", "PROCESSING", 0)
+	shows(later, "done", "READY", 7)
 }
 
 func TestTheAnalyzerWithCheckpointsResumes(t *testing.T) {
 	paths, port := examplestest.Find(t, "NODE", "node", "npm"), freePort(t)
 	start(t, directory(t, paths[1]), append(os.Environ(), "APP_PORT="+port), paths[0], "resume.js")
 	post(t, "http://127.0.0.1:"+port, "{}") // it listens now
+
+	resp, err := http.Get("http://127.0.0.1:" + port + "/health") // which the startup probe of Cloud Run gets
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close() // it is empty
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("/health is answered %d", resp.StatusCode)
+	}
+
 	analyzer, err := orchestrator.New("http://127.0.0.1:"+port+"/analyze", orchestrator.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -86,8 +145,36 @@ func directory(t *testing.T, npm string) (dir string) {
 			t.Fatal(err)
 		}
 	}
-	examplestest.Copy(t, dir, "analyze.js", "analyzer.js", "resume.js", "app.js", "tasks.js", "package.json")
+	examplestest.Copy(t, dir, "analyze.js", "analyzer.js", "resume.js", "app.js", "later.js", "tasks.js", "package.json")
 	return dir
+}
+
+// serve starts an application, and returns its address.
+func serve(t *testing.T, dir string, env []string, node, script string) (address string) {
+	t.Helper()
+	port := freePort(t)
+	start(t, dir, append(slices.Clone(env), "PORT="+port), node, script)
+	return "http://127.0.0.1:" + port
+}
+
+// collection returns a collection of the emulator that env names.
+func collection(t *testing.T, env []string, name string) *firestore.CollectionRef {
+	t.Helper()
+	var project string
+	for _, variable := range env {
+		switch key, value, _ := strings.Cut(variable, "="); key {
+		case "GOOGLE_CLOUD_PROJECT":
+			project = value
+		case "FIRESTORE_EMULATOR_HOST":
+			t.Setenv(key, value)
+		}
+	}
+	client, err := firestore.NewClient(t.Context(), project)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() }) // the test has ended
+	return client.Collection(name)
 }
 
 // freePort returns a port that nothing listens at.
@@ -136,17 +223,24 @@ type report struct {
 	Error  struct{ Code string }
 }
 
+// get reads a report once.
+func get(url string, r *report) error {
+	resp, err := http.Get(url) //nolint:gosec // the test's own
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return json.NewDecoder(resp.Body).Decode(r)
+}
+
 // await reads a report until it is finished.
 func await(t *testing.T, url string) (r report) {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(100 * time.Millisecond) {
-		resp, err := http.Get(url) //nolint:gosec // the test's own
-		if err != nil {
+		if err := get(url, &r); err != nil {
 			t.Fatal(err)
 		}
-		err = json.NewDecoder(resp.Body).Decode(&r)
-		_ = resp.Body.Close() // it is read
-		if err != nil || r.Status == "READY" || r.Status == "FAILED" {
+		if r.Status == "READY" || r.Status == "FAILED" {
 			return r
 		}
 	}

@@ -5,6 +5,8 @@ import { endpoint } from 'taskguard';
 
 const app = express();
 
+app.get('/health', (req, res) => res.end());
+
 app.post('/analyze', endpoint(async (job) => {
   const { pages } = job.input;
   const state = job.resume ?? { done: 0, words: 0 };

@@ -1,0 +1,27 @@
+import express from 'express';
+import { Firestore } from '@google-cloud/firestore';
+import { submit } from 'taskguard';
+import { tasksClient } from './tasks.js';
+
+const { PORT = 8080 } = process.env;
+const firestore = new Firestore();
+const analyses = firestore.collection('analyses');
+const reports = firestore.collection('reports');
+const before = { queued: 'QUEUED', running: 'PROCESSING', done: 'READY' };
+const tasks = tasksClient();
+const app = express().use(express.json());
+
+app.post('/reports/:id', async (req, res) => {
+  const { id } = req.params;
+  await submit(id, req.body, { firestore, tasks });
+  res.status(202).json({ id });
+});
+
+app.get('/reports/:id', async (req, res) => {
+  const { id } = req.params;
+  const report = (await analyses.doc(id).get()).data() ?? (await reports.doc(id).get()).data() ?? {};
+  const { status, result, error } = report;
+  res.json({ status: before[status] ?? status, result, error });
+});
+
+app.listen(PORT);
