@@ -20,7 +20,7 @@
 // # Not guaranteed
 //
 //   - A job runs at least once, not exactly once. To make side effects elsewhere
-//     safe, send the job's LockToken with them: it grows with each attempt, and the
+//     safe, send the job's LockToken with them: it grows with each run, and the
 //     receiver refuses a token that is smaller than the largest it has seen.
 //   - An analyzer written in Go that ignores its context is not stopped.
 //   - A process that has left its program's group (setsid, or a shell with job

@@ -8,6 +8,11 @@ from taskguard import Job, endpoint
 app = FastAPI()
 
 
+@app.get("/health")
+def health():
+    return {}
+
+
 @endpoint
 def report(job: Job):
     pages = job.input["pages"]
