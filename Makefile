@@ -62,7 +62,7 @@ fuzz:
 demo:
 	go run ./cmd/taskguard demo
 
-# What docs/proofs.md describes, with its figures.
+# What docs/proofs.md and docs/scale.md describe, with figures.
 explore:
 	EXPLORE_DEPTH=$(DEPTH) EXPLORE_DEVIATIONS=3 EXPLORE_ONWARD=$(ONWARD) go test -count=1 -v -timeout 60m -run 'Interleaving|Search' ./internal/testing/proof
 

@@ -44,7 +44,7 @@ type scenario struct {
 	lose   int           // one of so many created tasks is lost; zero: none
 }
 
-// TestScale prints figures of docs/proofs.md. A sample of a backlog has fewer analyses, and fewer
+// TestScale prints figures of docs/scale.md. A sample of a backlog has fewer analyses, and fewer
 // places and analyses in a call of recovery in the same proportion. The rates of the queue, of
 // recovery's marks and of Firestore's writes are always those of the whole.
 func TestScale(t *testing.T) {
