@@ -349,7 +349,7 @@ func (c *keyed) stateAt(j int, at time.Time, histories map[string][]*write) (sta
 	}
 	switch {
 	case last == nil:
-		return "" // judgeOrder judges those that were parked
+		return "" // judgeOrder judges the parked ones
 	case last.Kind != proof.Release:
 		return "was killed"
 	}
@@ -371,8 +371,8 @@ func (c *keyed) stateAt(j int, at time.Time, histories map[string][]*write) (sta
 	return state
 }
 
-// slotsTaken returns the writes with which deliveries of an analysis took slots. One that is kept for its next attempt
-// is not taken.
+// slotsTaken returns the writes with which deliveries of an analysis took slots. A slot kept for its next attempt does
+// not count.
 func (c *keyed) slotsTaken(i int, histories map[string][]*write) (all []*write) {
 	owners := map[string]bool{}
 	for _, w := range histories[analysislock.KeyID(c.tenant(i))] {
