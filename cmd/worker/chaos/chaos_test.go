@@ -263,7 +263,7 @@ func (c *chaos) await(t *testing.T, id, status string) {
 	defer cancel()
 	for c.docs.Fields(t, id)["status"] != status {
 		if pause(ctx, 100*time.Millisecond); ctx.Err() != nil {
-			c.locked(func() { t.Logf("so far %v, answers %v, errors %v", c.counts, c.queue.counts, c.errs) })
+			c.locked(func() { t.Logf("so far %v, answers %v, errors %v", c.counts, c.queue.answers(), c.errs) })
 			t.Fatalf("%s is not %s after %v: %v", id, status, settleTime, c.docs.Fields(t, id))
 		}
 	}

@@ -52,7 +52,7 @@ func (c *chaos) judgeAll(t *testing.T) {
 	}
 	maps.Copy(c.counts, c.proxy.counts)
 	maps.Copy(c.counts, c.queue.proxy.counts)
-	for name, n := range c.queue.counts {
+	for name, n := range c.queue.answers() {
 		c.counts["answered "+name] = n
 	}
 	c.judgeRequeues(t)

@@ -105,6 +105,7 @@ func chaosOfKeys(t *testing.T, limit int) {
 		c.await(t, id(i), analysislock.Ready)
 	}
 	settled := c.since()
+	c.drain(t)
 	done()
 	others.Wait()
 	t.Logf("all READY after %v", settled.Round(time.Second))
@@ -159,6 +160,8 @@ func (c *keyed) judgeKeys(t *testing.T) {
 		t.Error(err)
 	}
 	histories := map[string][]*write{}
+	c.proxy.mu.Lock() // a killed worker's commit may still be on its way
+	defer c.proxy.mu.Unlock()
 	for i := range c.proxy.applied {
 		w := &c.proxy.applied[i]
 		histories[w.doc] = append(histories[w.doc], w)
@@ -201,7 +204,7 @@ func (c *keyed) judgeKeys(t *testing.T) {
 	if c.most > c.limit {
 		t.Errorf("%d runs of a key at a time, want at most %d", c.most, c.limit)
 	}
-	t.Logf("at most %d runs of a key at a time; %v; answers %v", c.most, c.counts, c.queue.counts)
+	t.Logf("at most %d runs of a key at a time; %v; answers %v", c.most, c.counts, c.queue.answers())
 }
 
 // judgeLocks checks that a key never had more live locks than slots.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"sync"
@@ -107,6 +108,13 @@ func (q *queue) RoundTrip(r *http.Request) (*http.Response, error) {
 	defer q.mu.Unlock()
 	q.counts[fmt.Sprint(response.StatusCode, " ", answer.Reason, answer.Status)]++
 	return response, nil
+}
+
+// answers returns how many answers of each kind there were so far.
+func (q *queue) answers() map[string]int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return maps.Clone(q.counts)
 }
 
 // pause waits for d, or until ctx ends.
