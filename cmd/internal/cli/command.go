@@ -226,22 +226,3 @@ func Report(ctx context.Context, w io.Writer, name string, err error) int {
 	Print(w, "%s: %s\n", prefix, printable.Lines(message))
 	return ExitFailed
 }
-
-// Args checks that a command has at least lo arguments and, unless hi is negative, at most hi.
-func Args(lo, hi int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) < lo:
-			return MissingArgument(cmd)
-		case hi >= 0 && len(args) > hi:
-			return UsageError(fmt.Sprintf("unexpected argument %q", args[hi]))
-		}
-		return nil
-	}
-}
-
-// MissingArgument returns the error of a call without a required argument.
-func MissingArgument(cmd *cobra.Command) error {
-	_, arguments, _ := strings.Cut(cmd.Use, " ")
-	return UsageError("missing argument: want " + arguments)
-}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -154,8 +155,7 @@ func version() string {
 func newVersion() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "version", Short: "Show the version; also -v and --version", Args: Args(0, 0), Example: "taskguard version --json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c := NewCall(cmd, nil)
+		RunE: Bind(nil, func(_ context.Context, c *Call, _ []string) error {
 			if c.JSON {
 				return c.PrintJSON(map[string]string{
 					"version": build.Release, "commit": build.Commit(), "go": runtime.Version(),
@@ -163,7 +163,7 @@ func newVersion() *cobra.Command {
 			}
 			Print(c.Out, "taskguard %s\n", version())
 			return nil
-		},
+		}),
 	}
 	TakesJSON(cmd, "print the build as one JSON document")
 	return cmd

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
@@ -83,13 +82,7 @@ func Status(lookup cli.Lookup) *cobra.Command {
 			"taskguard status --status FAILED --since 1h\n" +
 			"taskguard status --summary",
 		Annotations: cli.Reads(cli.DatabaseVariables),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := cli.NewCall(cmd, lookup)
-			if err := s.read(cmd.Flags(), c, args); err != nil {
-				return err
-			}
-			return s.show(cmd.Context(), c)
-		},
+		RunE:        cli.Bind(lookup, s.show),
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&s.unfinished, "unfinished", false,
@@ -111,7 +104,7 @@ func Status(lookup cli.Lookup) *cobra.Command {
 }
 
 // read completes s by the arguments, and refuses what excludes each other.
-func (s *selection) read(flags *pflag.FlagSet, c *cli.Call, args []string) (err error) {
+func (s *selection) read(c *cli.Call, args []string) (err error) {
 	if len(args) == 1 {
 		s.id = args[0]
 		if err := checkID(s.id); err != nil {
@@ -119,25 +112,25 @@ func (s *selection) read(flags *pflag.FlagSet, c *cli.Call, args []string) (err 
 		}
 	}
 
-	keyed := flags.Changed("idempotency-key")
+	keyed := c.Flags.Changed("idempotency-key")
 	if keyed {
 		c.UseRecords()
 		if s.id, err = worker.IdempotencyRecord(s.operation, s.scope, s.key); err != nil {
 			return cli.UsageError("--idempotency-key: " + text.Error(err))
 		}
 	}
-	if s.filtered, err = s.given(flags, c); err != nil {
+	if s.filtered, err = s.given(c); err != nil {
 		return err
 	}
-	if s.filtered && !flags.Changed("limit") {
+	if s.filtered && !c.Flags.Changed("limit") {
 		s.limit = math.MaxInt
 	}
-	return s.check(flags, len(args) == 1, keyed)
+	return s.check(c, len(args) == 1, keyed)
 }
 
 // check refuses flags that exclude each other, or that need another. byID and keyed report an ID and an
 // --idempotency-key on the command line.
-func (s *selection) check(flags *pflag.FlagSet, byID, keyed bool) error {
+func (s *selection) check(c *cli.Call, byID, keyed bool) error {
 	selectors := 0
 	for _, given := range []bool{byID, keyed, s.unfinished, s.uncertain, s.abandoned, s.summary, s.filtered} {
 		if given {
@@ -150,16 +143,19 @@ func (s *selection) check(flags *pflag.FlagSet, byID, keyed bool) error {
 	case selectors > 1:
 		return cli.UsageError("an ID, --idempotency-key, --unfinished, --uncertain, --abandoned, --summary " +
 			"and a filter exclude each other")
-	case keyed != flags.Changed("scope") || flags.Changed("operation") && !keyed:
+	case keyed != c.Flags.Changed("scope") || c.Flags.Changed("operation") && !keyed:
 		return cli.UsageError("--idempotency-key needs --scope, and --scope and --operation need --idempotency-key")
-	case keyed && flags.Changed("kind"):
+	case keyed && c.Flags.Changed("kind"):
 		return cli.UsageError("--idempotency-key and --kind exclude each other: name the kind do in KINDS")
 	}
 	return nil
 }
 
 // show reads and prints what s selects.
-func (s *selection) show(ctx context.Context, c *cli.Call) (err error) {
+func (s *selection) show(ctx context.Context, c *cli.Call, args []string) (err error) {
+	if err := s.read(c, args); err != nil {
+		return err
+	}
 	cl, err := connect(ctx, c, noQueue)
 	if err != nil {
 		return err
