@@ -51,7 +51,7 @@ func printHelp(w io.Writer, cmd *cobra.Command, lookup Lookup) {
 		return
 	}
 
-	Print(w, "%s.\n\n", cmd.Short)
+	Print(w, "%s\n\n", wrap(cmd.Short+".", 0, columns))
 	for paragraph := range strings.SplitSeq(cmd.Long, "\n\n") {
 		if paragraph != "" {
 			Print(w, "%s\n\n", wrap(paragraph, 0, columns))
@@ -69,7 +69,7 @@ func printHelp(w io.Writer, cmd *cobra.Command, lookup Lookup) {
 
 // printCommands prints the help of taskguard: its commands, in groups.
 func printCommands(w io.Writer, root *cobra.Command, columns int) {
-	Print(w, "%s.\n\nUsage: taskguard COMMAND [FLAG…] [ARGUMENT…]\n", root.Short)
+	Print(w, "%s\n\nUsage: taskguard COMMAND [FLAG…] [ARGUMENT…]\n", wrap(root.Short+".", 0, columns))
 	const indent = 14
 	for _, group := range append(root.Groups(), &cobra.Group{Title: "More"}) {
 		Print(w, "\n%s\n", group.Title)
