@@ -208,7 +208,7 @@ func TestARunbooksChangeNamesWhoMakesItAndHow(t *testing.T) {
 func TestTheChangelogHasEachCommandOfAUser(t *testing.T) {
 	changes := read(t, "../CHANGELOG.md")
 	for name := range commands(t) {
-		if name != "worker" && !regexp.MustCompile("`(taskguard )?"+name+"[ `]").MatchString(changes) {
+		if name != "worker" && name != "help" && !regexp.MustCompile("`(taskguard )?"+name+"[ `]").MatchString(changes) {
 			t.Errorf("CHANGELOG.md lacks taskguard %s", name)
 		}
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -157,60 +156,4 @@ func TestEachExampleOfTheHelpRuns(t *testing.T) {
 	}
 	taskguard(t, env, "status", "report-3").want(t, cli.ExitFailed, `no analysis "report-3"`)
 	taskguard(t, env, "status", "recording-17").want(t, cli.ExitDone, "READY", "words")
-}
-
-// The script of each shell completes commands, flags and values as somebody would type them.
-func TestEachShellCompletesWhatIsTyped(t *testing.T) {
-	t.Parallel()
-	dir := exampleFiles(t)
-	for shell, program := range map[string]string{
-		"bash": `source /usr/share/bash-completion/bash_completion
-			source <(taskguard completion bash)
-			COMP_LINE=$1; COMP_POINT=${#COMP_LINE}; read -ra COMP_WORDS <<<"$1"
-			[[ $1 == *" " ]] && COMP_WORDS+=("")
-			COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMP_TYPE=9
-			__start_taskguard; printf '%s\n' "${COMPREPLY[@]}"`,
-		"zsh": `zmodload zsh/zpty; zpty shell zsh -f -i
-			zpty -w shell 'PS1=; autoload -Uz compinit; compinit -u -d /dev/null; source <(taskguard completion zsh); echo go''on'
-			zpty -r shell text '*goon*'
-			zpty -w -n shell "$1"$'\t\t\t'; sleep 2
-			while zpty -r -t shell text; do print -r -- "$text"; done; zpty -d shell`,
-		"fish": `taskguard completion fish | source; complete --do-complete $argv[1]`,
-	} {
-		t.Run(shell, func(t *testing.T) {
-			path, err := exec.LookPath(shell)
-			if v := os.Getenv("REQUIRE_SHELLS"); err != nil && (v == "" || v == "0") {
-				t.Skipf("%v; REQUIRE_SHELLS=1 makes this a failure", err)
-			}
-			check(t, err)
-			for typed, want := range map[string][]string{
-				"taskguard req":               {"requeue"},
-				"taskguard requeue --dr":      {"--dry-run"},
-				"taskguard status --status ":  {"QUEUED", "READY", "DONE"},
-				"taskguard requeue --kind ":   {"analysis", "order"},
-				"taskguard submit rep":        {"report.txt"},
-				"taskguard completion ":       {"bash", "zsh", "fish"},
-				"taskguard help can":          {"cancel"},
-				"taskguard doctor --service ": {"worker.yaml"},
-			} {
-				args := []string{"-c", program, shell, typed}
-				if shell == "fish" {
-					args = slices.Delete(args, 2, 3)
-				}
-				cmd := exec.CommandContext(t.Context(), path, args...)
-				cmd.Dir = dir
-				cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "TERM=dumb", "HOME="+dir,
-					`KINDS=[{"fields": {"final": ["DONE"]}}, {"name": "order", "collection": "orders"}]`)
-				out, err := cmd.CombinedOutput()
-				if err != nil && !errors.As(err, new(*exec.ExitError)) {
-					t.Fatal(err)
-				}
-				for _, word := range want {
-					if !strings.Contains(string(out), word) {
-						t.Errorf("%q is not completed to %s: %q", typed, word, out)
-					}
-				}
-			}
-		})
-	}
 }

@@ -128,9 +128,12 @@ func (c *Call) ParseStatus(text string) (string, error) { return ParseStatus(c.f
 func (c *Call) Statuses() []string { return c.fields().Statuses() }
 
 func (c *Call) fields() worker.Fields {
-	kinds := append(Kinds(c.Environment()), worker.Kind{}) // Places reports what is wrong with them
-	i := slices.IndexFunc(kinds, func(k worker.Kind) bool { return k.Name == c.kind })
-	return kinds[max(0, i)].Fields
+	for _, k := range Kinds(c.Environment()) {
+		if !c.chosen || k.Name == c.kind {
+			return k.Fields
+		}
+	}
+	return worker.Fields{} // Places reports what is wrong
 }
 
 // ParseStatus returns the status that text names in a vocabulary.
