@@ -142,6 +142,7 @@ func TestKindsOfAFileNeedNoAnalysis(t *testing.T) {
 	env["KINDS"] = "@" + write(t, "kinds.json", `[{"name": "order", "collection": "orders", "fields": {"finished": "DONE"}}]`)
 	put(t, env, "orders/x", map[string]any{"status": "DONE"})
 	taskguard(t, env, "status", "--json").want(t, cli.ExitDone, `{"kind":"order","id":"x","status":"READY"`, "status --kind order: ", "/ orders on the emulator 127.0.0.1:")
+	taskguard(t, env, "status", "--status", "DONE").want(t, cli.ExitDone, "reading")
 	named := env.with("KINDS", `[{}]`).with("ANALYSES_COLLECTION", "orders")
 	taskguard(t, named, "status", "--json").want(t, cli.ExitDone, `{"id":"x","status":"DONE"`, "/ orders on the emulator 127.0.0.1:")
 }

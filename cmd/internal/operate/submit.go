@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/printable"
@@ -40,18 +42,34 @@ type submitted struct {
 
 // Submit creates an analysis for each file and books its delivery. The id of an
 // analysis is made from its name and content, so submitting it again changes nothing.
-func Submit(ctx context.Context, c *cli.Call) (err error) {
-	input := c.Flags.String("input", "",
-		"submit this JSON `value`; @FILE reads it from a file, - from standard input")
-	id := c.Flags.String("id", "", "the analysis `id`; by default a hash of the file name and content")
-	wait := c.Flags.Bool("wait", false, "wait for the results; exit 1 if any analysis is FAILED")
-	c.TakesKind(firstKind)
-	c.TakesJSON("print one JSON line for each analysis, with --wait at its end; progress goes to standard error")
-	files, err := c.Parse(0, -1)
-	if err != nil {
-		return err
+func Submit(lookup cli.Lookup) *cobra.Command {
+	var o submitOptions
+	cmd := &cobra.Command{
+		Use: "submit FILE… | --input JSON", GroupID: cli.RunThem, ValidArgsFunction: cli.Files,
+		Short: "Create analyses and enqueue them",
+		Long:  "The same name and content give the same analysis, so submitting it again changes nothing.",
+		Example: "taskguard submit report.txt notes.md\n" +
+			`taskguard submit --id greeting --input '{"text": "hello"}' --wait`,
+		Annotations: cli.Reads(queueVariables),
+		RunE:        cli.Bind(lookup, o.submit),
 	}
-	docs, err := submission(c, files, *input, *id)
+	flags := cmd.Flags()
+	flags.StringVar(&o.input, "input", "", "submit this JSON `value`; @FILE reads it from a file, - from standard input")
+	flags.StringVar(&o.id, "id", "", "the analysis `id`; by default a hash of the file name and content")
+	flags.BoolVar(&o.wait, "wait", false, "wait for the results; exit 1 if any analysis is FAILED")
+	cli.TakesKind(cmd, lookup, firstKind)
+	cli.TakesJSON(cmd, "print one JSON line for each analysis, with --wait at its end; progress goes to standard error")
+	return cmd
+}
+
+// submitOptions are the flags of submit.
+type submitOptions struct {
+	input, id string
+	wait      bool
+}
+
+func (o *submitOptions) submit(ctx context.Context, c *cli.Call, files []string) (err error) {
+	docs, err := o.documents(c, files)
 	if err != nil {
 		return err
 	}
@@ -71,7 +89,7 @@ func Submit(ctx context.Context, c *cli.Call) (err error) {
 		}
 		all = append(all, s)
 		switch {
-		case *wait:
+		case o.wait:
 			show.Print("%s", s)
 		case c.JSON:
 			_ = c.PrintJSON(s) // cli.Run reports its error
@@ -83,29 +101,30 @@ func Submit(ctx context.Context, c *cli.Call) (err error) {
 	if slices.ContainsFunc(all, func(s *submitted) bool { return s.Other }) {
 		return errors.New("an analysis with this id exists with another input: choose another --id")
 	}
-	if *wait {
+	if o.wait {
 		return follow(ctx, c, cl, show, all)
 	}
 	return nil
 }
 
-// submission returns the documents that the command line names.
-func submission(c *cli.Call, files []string, input, id string) ([]Document, error) {
+// documents returns the documents that the command line names.
+func (o *submitOptions) documents(c *cli.Call, files []string) ([]Document, error) {
+	input, id := o.input, o.id
 	switch {
-	case !c.Given("input") && len(files) == 0:
+	case !c.Flags.Changed("input") && len(files) == 0:
 		return nil, c.MissingArgument()
-	case c.Given("input") && len(files) > 0:
+	case c.Flags.Changed("input") && len(files) > 0:
 		return nil, cli.UsageError("--input and files exclude each other")
-	case c.Given("id") && len(files) > 1:
+	case c.Flags.Changed("id") && len(files) > 1:
 		return nil, cli.UsageError("--id is for one analysis")
 	}
-	if c.Given("id") {
+	if c.Flags.Changed("id") {
 		if err := checkID(id); err != nil {
 			return nil, cli.UsageError("--id: " + err.Error())
 		}
 	}
 
-	if c.Given("input") {
+	if c.Flags.Changed("input") {
 		text, err := readInput(c.In, input)
 		if err != nil {
 			return nil, fmt.Errorf("--input %s: %w", printable.Line(input), err)

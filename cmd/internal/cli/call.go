@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Call is one invocation of a command.
+type Call struct {
+	Streams
+	Name   string // the command's
+	Lookup Lookup
+	Flags  *pflag.FlagSet // parsed
+	JSON   bool           // --json is given
+
+	use     string // the command line of the help
+	kind    string // the value of --kind
+	chosen  bool   // --kind is given
+	records bool   // see UseRecords
+}
+
+// NewCall returns the call of a command whose flags are parsed.
+func NewCall(cmd *cobra.Command, lookup Lookup) *Call {
+	c := &Call{
+		Streams: Streams{cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()},
+		Name:    cmd.Name(), Lookup: lookup, Flags: cmd.Flags(), use: cmd.Use,
+	}
+	c.JSON, _ = c.Flags.GetBool("json") // false for a command without this flag
+	c.kind, _ = c.Flags.GetString("kind")
+	c.chosen = c.Flags.Changed("kind")
+	return c
+}
+
+// Bind returns the RunE of a command that is run by run.
+func Bind(
+	lookup Lookup, run func(ctx context.Context, c *Call, args []string) error,
+) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error { return run(cmd.Context(), NewCall(cmd, lookup), args) }
+}
+
+// Args checks that a command has at least lo arguments and, unless hi is negative, at most hi.
+func Args(lo, hi int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < lo:
+			return NewCall(cmd, nil).MissingArgument()
+		case hi >= 0 && len(args) > hi:
+			return UsageError(fmt.Sprintf("unexpected argument %q", args[hi]))
+		}
+		return nil
+	}
+}
+
+// MissingArgument returns the error of a call without a required argument.
+func (c *Call) MissingArgument() error {
+	_, arguments, _ := strings.Cut(c.use, " ")
+	return UsageError("missing argument: want " + arguments)
+}
+
+// TakesJSON declares --json.
+func TakesJSON(cmd *cobra.Command, meaning string) { cmd.Flags().Bool("json", false, meaning) }
+
+// PrintJSON prints v as one line of JSON on standard output.
+func (c *Call) PrintJSON(v any) error { return json.NewEncoder(c.Out).Encode(v) }
+
+// Log returns a log of an operator's changes, on standard error.
+func (c *Call) Log() *slog.Logger { return slog.New(slog.NewTextHandler(c.Err, nil)) }
+
+// Notice prints a line for people on standard error.
+func (c *Call) Notice(format string, args ...any) {
+	Print(c.Err, "taskguard "+c.Name+": "+format+"\n", args...)
+}
+
+// Value returns a variable of the environment, or "" if it is not set.
+func (c *Call) Value(name string) string {
+	v, _ := c.Lookup(name)
+	return v
+}
