@@ -12,9 +12,9 @@ import (
 // run records that the act begins, and calls the endpoint again with the state of the act. So the endpoint gets
 // its replies in requests.
 type calls struct {
-	acts // lineCtx is the context of each call: after a stop it ends when no act is under way
-	told map[string]*actReply
-	gone map[string]bool // the acts that were told go: none is told so twice
+	acts                      // lineCtx is the context of each call: after a stop it ends when no act is under way
+	told map[string]*actReply // the states that the next call tells, by the names of acts
+	gone map[string]bool      // the acts that were told go: none is told so twice
 }
 
 // newCalls returns the calls of a run. lasting is ctx, or outlasts it as Outlast says. The caller calls end.
@@ -32,23 +32,25 @@ func newCalls(ctx, lasting context.Context, job Job) (c *calls, end func()) {
 
 // tell begins an act that the endpoint asks for, so that the next call tells its state.
 func (c *calls) tell(name string) error {
-	for open := range c.begun {
-		// It may be done, so this attempt ends. In the next one it is uncertain.
-		return &FailureError{Reason: fmt.Sprintf("the endpoint asked for the act %q before the act %q had ended", name, open)}
-	}
-	if c.told[name] != nil || c.gone[name] {
-		message := fmt.Sprintf("the act %q cannot begin: this run has used its name before", name)
-		return &PermanentError{Code: CodeActReused, Message: message}
-	}
 	if err := CheckAct(name); err != nil {
 		return &PermanentError{Code: CodeActNameInvalid, Message: text.Error(err), Err: err}
+	}
+	for open := range c.begun { // it may be done: the next attempt finds it uncertain
+		return &FailureError{Reason: fmt.Sprintf("the endpoint asked for the act %q before the act %q had ended", name, open)}
+	}
+	switch {
+	case c.told[name] != nil:
+		message := fmt.Sprintf("the act %q cannot begin: the endpoint was called with its state", name)
+		return &PermanentError{Code: CodeActReused, Message: message}
+	case c.gone[name]: // each call starts from the beginning: it would be refused again and again
+		return &FailureError{Reason: fmt.Sprintf("the act %q was not done: it can begin in the next attempt", name)}
 	}
 
 	reply, err := c.begin(name)
 	switch ended := contextError(c.runCtx); {
 	case err != nil && ended != nil:
 		return ended
-	case errors.As(err, new(*PermanentError)):
+	case errors.As(err, new(*PermanentError)), errors.Is(err, ErrNoGuard):
 		return err
 	case err != nil:
 		return &FailureError{Reason: fmt.Sprintf("the act %q cannot begin: %s", name, text.Error(err)), Err: err}
