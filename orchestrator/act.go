@@ -36,7 +36,7 @@ func newActs(runCtx, lineCtx context.Context, job Job) acts {
 func (a *acts) report(l line, r Report, problem string) {
 	switch {
 	case a.job.Reporter == nil:
-	case r != Report{}:
+	case problem == "" && l.reports():
 		a.job.Reporter.Report(r)
 	case l.reports():
 		a.job.Reporter.Invalid(problem)

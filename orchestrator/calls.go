@@ -61,7 +61,7 @@ func (c *calls) tell(name string) error {
 
 // answer implements lineHandler.
 func (c *calls) answer(l line, r Report, problem string) (handled bool) {
-	if r.Checkpoint != nil {
+	if problem == "" && r.Checkpoint != nil {
 		c.job.Resume = nil
 		if r.Checkpoint.Value != nil {
 			c.job.Resume, _ = encodeLine(r.Checkpoint.Value) // it was decoded from JSON
