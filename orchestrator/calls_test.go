@@ -21,7 +21,7 @@ import (
 type asking struct {
 	*httptest.Server
 	answers []string            // lines; "500" and the like are a status, CUT breaks the connection
-	calls   []map[string]string // the states that each call was told
+	calls   []map[string]string // the states that each call was told, and its checkpoint
 	called  func()              // unless nil, called by each call
 	waits   chan struct{}       // WAIT in an answer waits for it
 	tokens  map[string]bool     // of all calls
@@ -32,7 +32,8 @@ func newAsking(t *testing.T, answers ...string) *asking {
 	a := &asking{answers: answers, waits: make(chan struct{}, 1), tokens: map[string]bool{}}
 	a.Server = serve(t, func(w http.ResponseWriter, r *http.Request) {
 		var job struct {
-			Effects map[string]struct{ State string }
+			Effects    map[string]struct{ State string }
+			Checkpoint json.RawMessage
 		}
 		if err := json.NewDecoder(r.Body).Decode(&job); err != nil {
 			t.Error(err)
@@ -40,6 +41,9 @@ func newAsking(t *testing.T, answers ...string) *asking {
 		told := map[string]string{}
 		for name, act := range job.Effects {
 			told[name] = act.State
+		}
+		if job.Checkpoint != nil {
+			told["checkpoint"] = string(job.Checkpoint)
 		}
 		a.calls = append(a.calls, told)
 		a.tokens[r.Header.Get("X-Lock-Token")] = true
@@ -128,6 +132,14 @@ func TestAnEndpointsActs(t *testing.T) {
 		"a wrong name":               {answers: []string{`{"effect":"a/b"}`}, calls: []map[string]string{{}}, code: "act_name_invalid"},
 		"no name":                    {answers: []string{`{"effect":7}`}, calls: []map[string]string{{}}, code: "act_name_invalid"},
 		"an end of both kinds":       {answers: []string{askCharge, `{"effect":"charge","done":1,"not_done":true}` + "\n" + `{"result":7}`}, calls: went, invalid: "an act could not be recorded"},
+		"a checkpoint": {
+			answers: []string{`{"checkpoint":5}` + "\n" + askCharge, `{"result":7}`},
+			calls:   []map[string]string{{}, {"charge": "go", "checkpoint": "5"}},
+		},
+		"a checkpoint that is refused": {
+			answers: []string{`{"checkpoint":5,"progress":2}` + "\n" + askCharge, `{"result":7}`},
+			calls:   went, invalid: "a progress is not between 0 and 1",
+		},
 		"no room for the result": {
 			answers: []string{askCharge, `{"effect":"charge","done":"` + strings.Repeat("x", 101) + `"}` + "\n" + `{"effect":"mail"}`, `{"result":7}`},
 			calls:   append(slices.Clone(went), map[string]string{"charge": "done", "mail": "go"}),
