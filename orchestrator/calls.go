@@ -36,7 +36,8 @@ func (c *calls) tell(name string) error {
 		return &PermanentError{Code: CodeActNameInvalid, Message: text.Error(err), Err: err}
 	}
 	for open := range c.begun { // it may be done: the next attempt finds it uncertain
-		return &FailureError{Reason: fmt.Sprintf("the endpoint asked for the act %q before the act %q had ended", name, open)}
+		reason := fmt.Sprintf("the endpoint asked for the act %q before the act %q had ended", name, open)
+		return &FailureError{Reason: reason}
 	}
 	switch {
 	case c.told[name] != nil:
