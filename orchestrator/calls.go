@@ -14,13 +14,13 @@ import (
 type calls struct {
 	acts                      // lineCtx is the context of each call: after a stop it ends when no act is under way
 	told map[string]*actReply // the states that the next call tells, by the names of acts
-	gone map[string]bool      // the acts that were told go: none is told so twice
+	went map[string]bool      // the acts that were told go: none is told so twice
 }
 
 // newCalls returns the calls of a run. lasting is ctx, or outlasts it as Outlast says. The caller calls end.
 func newCalls(ctx, lasting context.Context, job Job) (c *calls, end func()) {
 	lineCtx, cancel := context.WithCancel(lasting)
-	c = &calls{acts: newActs(ctx, lineCtx, job), told: map[string]*actReply{}, gone: map[string]bool{}}
+	c = &calls{acts: newActs(ctx, lineCtx, job), told: map[string]*actReply{}, went: map[string]bool{}}
 	c.idle = func() {
 		if ctx.Err() != nil && c.acting.Load() == 0 {
 			cancel()
@@ -43,7 +43,7 @@ func (c *calls) tell(name string) error {
 	case c.told[name] != nil:
 		message := fmt.Sprintf("the act %q cannot begin: the endpoint was called with its state", name)
 		return &PermanentError{Code: CodeActReused, Message: message}
-	case c.gone[name]: // each call starts from the beginning: it would be refused again and again
+	case c.went[name]: // each call starts from the beginning: it would be refused again and again
 		return &FailureError{Reason: fmt.Sprintf("the act %q was not done: it can begin in the next attempt", name)}
 	}
 
@@ -56,7 +56,7 @@ func (c *calls) tell(name string) error {
 	case err != nil:
 		return &FailureError{Reason: fmt.Sprintf("the act %q cannot begin: %s", name, text.Error(err)), Err: err}
 	}
-	c.told[name], c.gone[name] = reply, reply.State == "go"
+	c.told[name], c.went[name] = reply, reply.State == "go"
 	return nil
 }
 
