@@ -99,10 +99,14 @@
 // which is compared with the answer's own Date) is the wait until then. If its Content-Type is
 // application/x-ndjson, or another name of lines of JSON such as application/jsonl, the body of a 2xx
 // answer is reports, and at the end {"result": …} or {"error": {"code", "message", "permanent"}}, which may
-// have "retry_after" beside it, as a program's line.
-// Nothing is read after that line; without it the job is retried. A user and password in the URL are
-// sent as basic authentication.
-// Only ctx bounds the wait for the answer.
+// have "retry_after" beside it, as a program's line. Nothing is read after that line; without it the job is
+// retried. A user and password in the URL are sent as basic authentication. Only ctx bounds the wait for the
+// answer.
+//
+// A last line {"effect": NAME} begins a marked act: the endpoint is called again at once, with the newest
+// checkpoint, and with "effects": {NAME: {"state", …}}, as in a reply to a program. A line with "effect" and
+// done or not_done ends the act, as a program's does. If ctx ends because the process stops, an endpoint that was
+// told go is cancelled when the end of its act is recorded.
 //
 // If an endpoint's connection breaks or is refused, its lines end without a result, or a program ends by
 // SIGTERM or SIGINT, Analyze waits up to 2 s for the end of ctx: in a stop of the instance, the analyzer

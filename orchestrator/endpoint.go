@@ -64,38 +64,76 @@ func newEndpoint(spec string, o Options) (*endpoint, error) {
 
 // Analyze implements [Analyzer].
 func (e *endpoint) Analyze(ctx context.Context, job Job) (Result, error) {
-	body, err := job.encode()
+	lasting, release := Outlast(ctx, job)
+	defer release()
+	c, end := newCalls(ctx, lasting, job)
+	defer end()
+
+	for {
+		answer, err := e.call(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		if name, asked := answer.asks(); asked {
+			err = c.tell(name)
+			if err == nil {
+				continue
+			}
+			return nil, c.unanswered(ctx, err)
+		}
+		result, err := e.outcome(ctx, answer, job)
+		if answer.gone {
+			return result, err // an uncertain act is still so in the next attempt
+		}
+		return result, c.unanswered(ctx, err)
+	}
+}
+
+// call calls the endpoint once.
+func (e *endpoint) call(ctx context.Context, c *calls) (*answer, error) {
+	body, err := c.job.encode(c.told)
 	if err != nil {
 		return nil, err
 	}
-
-	answer, err := e.post(ctx, job, body)
-	if err != nil {
-		if broken(err) {
-			clock.Sleep(ctx, e.patience)
-		}
-		if ended := contextError(ctx); ended != nil {
-			return nil, ended
-		}
-		if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) { // its URL may contain a key
-			err = wrapped.Err
-		}
-		return nil, &FailureError{Reason: e.name + ": " + err.Error(), Err: err}
+	if ctx.Err() != nil {
+		c.undoBegun()
+		return nil, contextError(ctx)
 	}
 
+	answer, err := e.post(c, body)
+	if err == nil {
+		return answer, nil
+	}
+	if unsent(err) {
+		c.undoBegun()
+	}
+	if broken(err) {
+		clock.Sleep(ctx, e.patience)
+	}
+	if ended := contextError(ctx); ended != nil {
+		return nil, ended
+	}
+	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) { // its URL may contain a key
+		err = wrapped.Err
+	}
+	return nil, &FailureError{Reason: e.name + ": " + err.Error(), Err: err}
+}
+
+// outcome returns the result or the error of an answer.
+func (e *endpoint) outcome(ctx context.Context, a *answer, job Job) (Result, error) {
 	switch {
-	case answer.status == http.StatusNoContent && !e.wantJSON:
+	case a.status == http.StatusNoContent && !e.wantJSON:
 		return nil, nil // without the warning of an empty output: the endpoint says that it is
-	case answer.reports != nil:
+	case a.reports != nil:
 		// With HTTP/1.0, the end of a killed endpoint's connection looks like the end of its lines.
-		if answer.reports.end(); !answer.reports.ended() {
+		if a.gone = !a.reports.ended(); a.gone {
 			clock.Sleep(ctx, e.patience)
 		}
-		return answer.reports.result(e.name)
-	case successful(answer.status):
-		return answer.output.result(job)
+		return a.reports.result(e.name)
+	case successful(a.status):
+		return a.output.result(job)
 	}
-	return nil, e.refused(ctx, answer)
+	return nil, e.refused(ctx, a)
 }
 
 // answer is an endpoint's answer.
@@ -104,38 +142,51 @@ type answer struct {
 	wait    time.Duration // the wait that Retry-After asks for; zero: none
 	output  output
 	reports *stream // used instead of output for lines of JSON
+	gone    bool    // the endpoint may have been stopped: the answer says nothing about its acts
+}
+
+// asks returns the name of the act that the endpoint asks for, and is to be called with.
+func (a *answer) asks() (name string, asked bool) {
+	if a.reports == nil {
+		return "", false
+	}
+	a.reports.end()
+	if !a.reports.last.asks() {
+		return "", false
+	}
+	return *a.reports.last.Act, true
 }
 
 func successful(status int) bool { return status/100 == 2 }
 
 // post sends the job and reads the answer.
-func (e *endpoint) post(ctx context.Context, job Job, body []byte) (answer, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url.String(), bytes.NewReader(body))
+func (e *endpoint) post(c *calls, body []byte) (*answer, error) {
+	request, err := http.NewRequestWithContext(c.lineCtx, http.MethodPost, e.url.String(), bytes.NewReader(body))
 	if err != nil {
-		return answer{}, err
+		return nil, err
 	}
 	request.Header.Set("Content-Type", "application/json")
 	// JSON first: a framework that chooses the type by Accept answers as it does without.
 	request.Header.Set("Accept", "application/json, application/x-ndjson;q=0.9, */*;q=0.8")
 	// net/http trims headers, which would make two ids one.
-	request.Header.Set("Idempotency-Key", url.PathEscape(job.AnalysisID))
-	request.Header.Set("X-Lock-Token", strconv.FormatInt(job.LockToken, 10))
-	for name, value := range traceHeaders(ctx) {
+	request.Header.Set("Idempotency-Key", url.PathEscape(c.job.AnalysisID))
+	request.Header.Set("X-Lock-Token", strconv.FormatInt(c.job.LockToken, 10))
+	for name, value := range traceHeaders(c.lineCtx) {
 		request.Header.Set(name, value)
 	}
 
 	response, err := e.client.Do(request)
 	if err != nil {
-		return answer{}, err
+		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	return e.read(response, job)
+	return e.read(response, c)
 }
 
 // read reads an answer. If the status is not 2xx, it reads only the beginning, for a
 // message, and ignores an error.
-func (e *endpoint) read(response *http.Response, job Job) (answer, error) {
-	a := answer{status: response.StatusCode}
+func (e *endpoint) read(response *http.Response, c *calls) (*answer, error) {
+	a := &answer{status: response.StatusCode}
 	if !successful(a.status) {
 		a.wait = waitOf(response)
 		a.output.text, _ = io.ReadAll(io.LimitReader(response.Body, readBytes))
@@ -146,7 +197,7 @@ func (e *endpoint) read(response *http.Response, job Job) (answer, error) {
 	add := a.output.add
 	switch {
 	case lineType.MatchString(declared):
-		a.reports = job.stream()
+		a.reports = c.job.stream(c)
 		add = func(b []byte) bool { a.reports.add(b); return !a.reports.ended() }
 	case declared == "application/problem+json":
 		a.output.doubt = "the endpoint answered a problem, but not with the status of an error"
@@ -162,7 +213,7 @@ func (e *endpoint) read(response *http.Response, job Job) (answer, error) {
 			return a, nil
 		}
 		if err != nil {
-			return answer{}, err
+			return nil, err
 		}
 	}
 }
@@ -202,13 +253,20 @@ func broken(err error) bool {
 	}, func(target error) bool { return errors.Is(err, target) })
 }
 
+// unsent reports whether no request has been sent: no connection was made.
+func unsent(err error) bool {
+	failed, ok := errors.AsType[*net.OpError](err)
+	return ok && failed.Op == "dial"
+}
+
 // refused returns the error for an answer whose status is not 2xx. Any 5xx may be that of a server, or of the
 // proxy before it, that is being stopped: a framework that cancels its handlers answers 500. One with a
 // code or a wait is the application's own.
-func (e *endpoint) refused(ctx context.Context, a answer) error {
+func (e *endpoint) refused(ctx context.Context, a *answer) error {
 	reason := strings.TrimSpace(strconv.Itoa(a.status) + " " + http.StatusText(a.status))
 	f := explained(a.output.text)
-	if f.wait = a.wait; a.status >= 500 && f.code == "" && f.wait == 0 {
+	f.wait = a.wait
+	if a.gone = a.status >= 500 && f.code == "" && f.wait == 0; a.gone {
 		clock.Sleep(ctx, e.patience)
 	}
 

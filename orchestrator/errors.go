@@ -22,7 +22,7 @@ const (
 	CodeActReused     = "act_name_reused"  // two acts with one name in one run
 	CodeActsFull      = "acts_full"        // no room for the act or its result
 	CodeActInSelfTest = "act_in_self_test" // the input of a self-test must not lead to an act
-	// CodeActNameInvalid is used only by Once. A program gets the error as a reply.
+	// CodeActNameInvalid is used by Once and for endpoints. A program gets the error as a reply.
 	CodeActNameInvalid = "act_name_invalid"
 )
 

@@ -67,12 +67,15 @@ func Run(ctx context.Context, a Analyzer, job Job) (result any, err error) {
 	return job.storable(ctx, r)
 }
 
-// encode returns the job as one line of JSON.
-func (j Job) encode() ([]byte, error) {
+// encode returns the job as one line of JSON, with the acts of which a call tells an endpoint.
+func (j Job) encode(told map[string]*actReply) ([]byte, error) {
 	if len(j.Input) == 0 {
 		j.Input = nil
 	}
-	line, err := encodeLine(j)
+	line, err := encodeLine(struct {
+		Job
+		Acts map[string]*actReply `json:"effects,omitempty"`
+	}{j, told})
 	if err != nil {
 		return nil, invalidInput("the input is not JSON", err)
 	}

@@ -70,7 +70,7 @@ func (p *program) Analyze(ctx context.Context, job Job) (Result, error) {
 	if err := contextError(ctx); err != nil {
 		return nil, err
 	}
-	input, err := job.encode()
+	input, err := job.encode(nil)
 	if err != nil {
 		return nil, err
 	}

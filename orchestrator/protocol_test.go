@@ -28,18 +28,27 @@ type vector struct {
 	// Output is nil if the program prints nothing.
 	Output json.RawMessage
 	Exit   int
-	Answer struct {
-		Status     int
-		Type       string
-		RetryAfter string `json:"retry_after"`
-		Lines      []json.RawMessage
-		Body       json.RawMessage
-	}
+	Answer answer
+	Calls  []call
 
 	Effects  map[string]effect
 	Lost     bool
 	Outcome  any
 	Recorded map[string]any
+}
+
+// call is one of several calls of an endpoint.
+type call struct {
+	Effects, Checkpoint, Steps json.RawMessage
+	Answer                     answer
+}
+
+type answer struct {
+	Status     int
+	Type       string
+	RetryAfter string `json:"retry_after"`
+	Lines      []json.RawMessage
+	Body       json.RawMessage
 }
 
 // effect is the record of a side effect.
@@ -101,20 +110,44 @@ func TestProtocol_Programs(t *testing.T) {
 func TestProtocol_Endpoints(t *testing.T) {
 	for _, v := range vectors(t, "http.json") {
 		t.Run(v.Name, func(t *testing.T) {
-			server := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Type", v.Answer.Type)
-				if v.Answer.RetryAfter != "" {
-					w.Header().Set("Retry-After", v.Answer.RetryAfter)
+			calls := v.Calls
+			if calls == nil {
+				calls = []call{{Answer: v.Answer}}
+			}
+			server := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				if len(calls) == 0 {
+					t.Error("another call")
+					return
 				}
-				w.WriteHeader(v.Answer.Status)
-				for _, line := range v.Answer.Lines {
-					_, _ = fmt.Fprintln(w, oneLine(t, line))
+				now := calls[0]
+				calls = calls[1:]
+				var body struct{ Effects, Checkpoint json.RawMessage }
+				if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+					t.Error(err)
 				}
-				_, _ = w.Write(v.Answer.Body)
+				want := cmp.Or(string(now.Checkpoint), string(v.Job.Resume), "null")
+				equal(t, plain(t, body.Effects), plain(t, now.Effects))
+				equal(t, plain(t, body.Checkpoint), plain(t, json.RawMessage(want)))
+				now.Answer.write(t, w)
 			})
 			v.check(t, server.URL)
+			if len(calls) > 0 {
+				t.Errorf("%d calls are missing", len(calls))
+			}
 		})
 	}
+}
+
+func (a answer) write(t *testing.T, w http.ResponseWriter) {
+	w.Header().Set("Content-Type", a.Type)
+	if a.RetryAfter != "" {
+		w.Header().Set("Retry-After", a.RetryAfter)
+	}
+	w.WriteHeader(a.Status)
+	for _, line := range a.Lines {
+		_, _ = fmt.Fprintln(w, oneLine(t, line))
+	}
+	_, _ = w.Write(a.Body)
 }
 
 // check runs the vector's job, and compares the outcome and what the run has recorded.
@@ -218,6 +251,9 @@ func (r *record) lost() error {
 // plain returns v as JSON is decoded.
 func plain(t *testing.T, v any) (decoded any) {
 	t.Helper()
+	if text, ok := v.(json.RawMessage); ok && text == nil {
+		return nil
+	}
 	text, err := json.Marshal(v)
 	if err := cmp.Or(err, json.Unmarshal(text, &decoded)); err != nil {
 		t.Fatal(err)

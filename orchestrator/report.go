@@ -177,10 +177,10 @@ type line struct {
 	RetryAfter *float64        `json:"retry_after"` // seconds; from an endpoint only beside an error
 	Result     json.RawMessage `json:"result"`      // only from an endpoint; null if it stands alone
 
-	Ack     json.RawMessage `json:"ack"` // only from a program, like the following ones
-	Act     *string         `json:"effect"`
+	Act     *string         `json:"effect"` // with Done or NotDone it ends, otherwise it begins
 	Done    json.RawMessage `json:"done"`
 	NotDone *bool           `json:"not_done"`
+	Ack     json.RawMessage `json:"ack"` // only from a program
 
 	unreadable bool // no field can be read
 	rounded    bool // a number of the checkpoint is not as it was written
@@ -190,6 +190,12 @@ type line struct {
 func (l *line) reports() bool {
 	return l.Progress != nil || l.Message != nil || l.Checkpoint != nil || l.Error != nil || l.RetryAfter != nil
 }
+
+// ends reports whether the act of a line ends.
+func (l *line) ends() bool { return l.Done != nil || l.NotDone != nil }
+
+// asks reports whether an endpoint ends its answer with the line, to be called again when an act has begun.
+func (l *line) asks() bool { return l.Act != nil && !l.ends() && l.Result == nil && l.Error == nil }
 
 // parseLine reads a line, and its report. problem is why the line is not a report, or "".
 func parseLine(text []byte) (l line, r Report, problem string) {
@@ -259,8 +265,15 @@ func (l *lines) end() {
 	l.text, l.tooLong = l.text[:0], false
 }
 
-// report parses a line. It passes its report to the Reporter, unless answers, if not nil, handles it.
-func (j Job) report(text []byte, tooLong bool, answers *replies) (l line) {
+// lineHandler handles the lines that do more than report.
+type lineHandler interface {
+	// answer handles a line with the report r. problem is why r is none, or "". If handled is false, the
+	// caller passes on the report.
+	answer(l line, r Report, problem string) (handled bool)
+}
+
+// report parses a line. It passes its report to the Reporter, unless the handler handles it.
+func (j Job) report(text []byte, tooLong bool, handler lineHandler) (l line) {
 	r, problem := Report{}, "a report is too long"
 	if tooLong {
 		l.unreadable = true
@@ -271,7 +284,7 @@ func (j Job) report(text []byte, tooLong bool, answers *replies) (l line) {
 		j.warn(roundedProblem)
 	}
 	switch {
-	case answers != nil && answers.answer(l, r, problem):
+	case handler.answer(l, r, problem):
 	case j.Reporter == nil:
 	case problem != "":
 		j.Reporter.Invalid(problem)
@@ -288,10 +301,10 @@ type reports struct {
 	failed  bool    // there is an error
 }
 
-func (j Job) reports(answers *replies) *reports {
+func (j Job) reports(handler lineHandler) *reports {
 	r := &reports{}
 	r.lines = lines{limit: maxReportLine, take: func(text []byte, tooLong bool) {
-		l := j.report(text, tooLong, answers)
+		l := j.report(text, tooLong, handler)
 		if l.RetryAfter != nil {
 			r.failure.wait = retryAfter(*l.RetryAfter)
 		}
@@ -350,21 +363,21 @@ func (f failure) error(reason string) error {
 }
 
 // stream reads an endpoint's answer of lines of JSON. It ignores all lines after
-// the one with the result or the error.
+// the one with the result or the error, or that begins an act.
 type stream struct {
 	lines
 	last     line
 	overlong bool // the last line is too long
 }
 
-// ended reports whether the line with the result or the error has been read.
-func (s *stream) ended() bool { return s.last.Result != nil || s.last.Error != nil }
+// ended reports whether the last line has been read.
+func (s *stream) ended() bool { return s.last.Result != nil || s.last.Error != nil || s.last.asks() }
 
-func (j Job) stream() *stream {
+func (j Job) stream(handler lineHandler) *stream {
 	s := &stream{}
 	s.lines = lines{limit: MaxOutputBytes, take: func(text []byte, tooLong bool) {
 		if !s.ended() {
-			s.last, s.overlong = j.report(text, tooLong, nil), tooLong
+			s.last, s.overlong = j.report(text, tooLong, handler), tooLong
 		}
 	}}
 	return s

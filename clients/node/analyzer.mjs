@@ -2,7 +2,6 @@
 // service (ANALYZER=http://…). Both call your function with a Job, and what it returns is the result.
 //
 //   await run(async (job) => ({ pages: job.input.pages }));
-import { createHash } from 'node:crypto';
 import { writeSync } from 'node:fs';
 import { Socket } from 'node:net';
 import { createInterface } from 'node:readline';
@@ -73,13 +72,14 @@ class Job {
       if (!find) throw effect.failure;
       const found = await find(effect.key);
       if (found !== undefined) return this.#worker.end(name, found);
-      effect = await this.#worker.beginAgain(name);
+      await this.#worker.undo(name);
+      effect = await this.#worker.begin(name);
     }
     if (effect.state === 'done') return effect.result;
 
     let result;
     try {
-      result = await act(effect.key);
+      result = await this.#worker.doing(async () => act(effect.key));
     } catch (err) {
       if (!(err instanceof NotDone)) throw err; // it may have happened
       await this.#worker.undo(name);
@@ -136,7 +136,6 @@ export function endpoint(analyze) {
       entered = fields.analysis_id;
       if (entered) running.add(entered);
       const result = plain(await analyze(new Job(fields, worker)));
-      if (worker.ended) throw worker.ended;
       worker.finish({ result });
     } catch (err) {
       if (!(err instanceof Failed || worker?.signal.aborted)) console.error(err);
@@ -170,6 +169,16 @@ function failure(err) {
   if (!(err instanceof Failed)) return { error: { code: err?.name, message } };
   const { code, permanent, retryAfter } = err;
   return { error: { code, message, permanent: permanent || undefined }, retry_after: retryAfter };
+}
+
+// known returns the state of a side effect, with the failure of one that is uncertain.
+function known(effect, { result_error: reason, ...state }) {
+  if (reason !== undefined) {
+    const message = `the result of ${effect} was not stored: ${reason}`;
+    throw new Failed('effect_result_invalid', message, { permanent: true });
+  }
+  const message = `${effect} may have been done since ${state.since ?? 'an unknown time'}`;
+  return { ...state, failure: new Failed('effect_uncertain', message) };
 }
 
 // Pipes reach the worker of a program: lines on REPORT_FD, replies on REPLY_FD. A program that you start
@@ -209,17 +218,11 @@ class Pipes {
 
   async begin(effect) {
     if (!this.#replies) throw new NotCommitted('REPLY_FD is not set: no worker has started this program');
-    const { effect: { result_error: reason, ...state } } = await this.#ask({ effect });
-    if (reason !== undefined) {
-      const message = `the result of ${effect} was not stored: ${reason}`;
-      throw new Failed('effect_result_invalid', message, { permanent: true });
-    }
-    return { ...state, failure: new Failed('effect_uncertain', `${effect} may have been done since ${state.since}`) };
+    return known(effect, (await this.#ask({ effect })).effect);
   }
 
-  async beginAgain(effect) {
-    await this.undo(effect);
-    return this.begin(effect);
+  doing(act) {
+    return act();
   }
 
   async undo(effect) {
@@ -257,24 +260,25 @@ class Pipes {
   }
 }
 
-// Answer is a service's answer to the worker: one JSON value, or from the first report on lines of JSON.
+// Answer is a service's answer to one call: one JSON value, or from the first report on lines of JSON.
 //
-// It gets no replies, so side effects are in its checkpoint, which the end of the attempt commits. One attempt
-// records that an effect begins in the next one, whose lock token is greater by one, and ends. An attempt with
-// another token may follow one that has acted.
+// A side effect of which the call does not know ends the answer: the last line asks for it, and the worker calls
+// again with its state.
 class Answer {
-  #fields;
   #response;
   #stop = new AbortController();
-  #effects; // name -> {token} or {done}
+  #selfTest;
+  #old; // an earlier version kept side effects in the checkpoint
+  #effects; // name -> its state, if the run has not come to it yet
   #used = new Set();
-  ended; // the error that ends this attempt, also if analyze has caught it
+  #acting = []; // promises
+  #asked;
 
   constructor(fields, response) {
-    const { taskguard_effects: effects, checkpoint } = fields.checkpoint ?? {};
-    this.resume = effects ? checkpoint : fields.checkpoint;
-    this.#effects = { ...effects };
-    this.#fields = fields;
+    this.resume = fields.checkpoint;
+    this.#selfTest = fields.self_test;
+    this.#old = fields.checkpoint?.taskguard_effects;
+    this.#effects = new Map(Object.entries(fields.effects ?? {}));
     this.#response = response;
     response.on('close', () => { this.#stop.abort(new Error('the worker has closed the connection')); });
   }
@@ -285,15 +289,24 @@ class Answer {
 
   send(line, sent) {
     this.signal.throwIfAborted(); // ends an analysis for which nobody waits
+    this.#write(line, sent);
+  }
+
+  #write(line, sent) {
     if (!this.#response.headersSent) this.#response.writeHead(200, { 'Content-Type': 'application/x-ndjson' });
     this.#response.write(`${JSON.stringify(line)}\n`, sent);
   }
 
   finish(line) {
+    for (const [effect, { state }] of this.#effects) { // the run has ended before it
+      if (state === 'go') this.#write({ effect, not_done: true });
+    }
+    if (this.#asked) this.#write({ effect: this.#asked });
+
     const { result, error, retry_after: wait } = line;
     const response = this.#response;
     if (response.headersSent) {
-      response.end(`${JSON.stringify(line)}\n`);
+      response.end(this.#asked ? '' : `${JSON.stringify(line)}\n`);
       return;
     }
     const failed = wait ? 503 : 500;
@@ -304,51 +317,57 @@ class Answer {
     response.end(JSON.stringify(error ? { error } : result));
   }
 
-  async checkpoint(value) {
-    this.resume = value;
-    const effects = Object.keys(this.#effects).length > 0;
-    const checkpoint = effects ? { taskguard_effects: this.#effects, checkpoint: value } : value;
-    await new Promise((sent) => { this.send({ checkpoint }, sent); }); // a crash after this does not lose it
+  async checkpoint(checkpoint) {
+    await this.#sent({ checkpoint });
   }
 
   async begin(effect) {
-    const { self_test: selfTest, lock_token: token, analysis_id: id } = this.#fields;
-    if (selfTest) throw new Failed('act_in_self_test', `a self-test must not do ${effect}`, { permanent: true });
+    if (this.#old) {
+      const message = `${effect} may have been done: an earlier version of this package recorded it in the checkpoint`;
+      throw new Failed('effects_in_checkpoint', message, { permanent: true });
+    }
+    if (this.#selfTest) throw new Failed('act_in_self_test', `a self-test must not do ${effect}`, { permanent: true });
     if (this.#used.has(effect)) {
       throw new Failed('act_name_reused', `this run has used the name ${effect} before`, { permanent: true });
     }
-    this.#used.add(effect);
-    const recorded = this.#effects[effect];
-    if (!recorded) return this.beginAgain(effect);
-    if ('done' in recorded) return { state: 'done', result: recorded.done };
-
-    const key = createHash('sha256').update(`${id}\0${effect}`).digest('hex').slice(0, 32);
-    const doer = recorded.token + 1;
-    if (doer === token) return { state: 'go', key };
-    const message = `${effect} may have been done under lock token ${doer}`;
-    return { state: 'uncertain', key, failure: new Failed('http_effect_uncertain', message, { permanent: true }) };
+    const state = this.#effects.get(effect);
+    if (state) {
+      this.#used.add(effect);
+      this.#effects.delete(effect);
+      return known(effect, state);
+    }
+    this.#asked ??= effect;
+    await new Promise(setImmediate); // those that may begin, beside this one, have begun
+    await Promise.allSettled(this.#acting); // the end of the answer would leave them uncertain
+    throw new Asked(effect);
   }
 
-  async beginAgain(effect) {
-    await this.#record(effect, { token: this.#fields.lock_token });
-    this.ended = new Failed('before_effect', `${effect} begins in the next attempt`, { retryAfter: 1 });
-    throw this.ended;
+  doing(act) {
+    const acting = act();
+    this.#acting.push(acting);
+    return acting;
   }
 
   async undo(effect) {
     this.#used.delete(effect);
-    await this.#record(effect, undefined);
+    await this.#sent({ effect, not_done: true });
   }
 
   async end(effect, result) {
     const done = plain(result);
-    await this.#record(effect, { done });
+    await this.#sent({ effect, done });
     return done;
   }
 
-  async #record(effect, record) {
-    if (record) this.#effects[effect] = record;
-    else delete this.#effects[effect];
-    await this.checkpoint(this.resume ?? null);
+  // A crash after this does not lose the line.
+  async #sent(line) {
+    await new Promise((sent) => { this.send(line, sent); });
+  }
+}
+
+// Asked ends a call that comes to a side effect of which it does not know.
+class Asked extends Failed {
+  constructor(effect) {
+    super('asked', `${effect} begins in the next call`);
   }
 }

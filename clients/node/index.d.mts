@@ -34,9 +34,10 @@ export interface Job<Input = any, State = any> {
    * act throws NotDone if it knows that the effect did not happen; after any other error it may have happened.
    * If an earlier attempt has begun the effect and its end is unknown, once calls find, which resolves to the
    * result, or to undefined if the effect did not happen. Without find, the analysis becomes FAILED with the
-   * code effect_uncertain, in a service http_effect_uncertain. Give the provider the key with each request.
+   * code effect_uncertain. Give the provider the key with each request.
    *
-   * In a service, an attempt that comes to a new effect ends with before_effect, and the next attempt does it.
+   * In a service, each effect ends the call, and the worker calls again at once: analyze starts from the beginning,
+   * with the newest checkpoint as resume. Do not catch the error asked, with which once leaves analyze.
    */
   once<T>(name: string, act: (key: string) => T | Promise<T>, options?: {
     find?: (key: string) => Promise<T | undefined>;

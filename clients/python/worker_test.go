@@ -115,8 +115,8 @@ func outcomes(fields map[string]any) (all []string) {
 	return all
 }
 
-// An endpoint sends its mail in its second attempt. The first one commits the intention, and does not count.
-func TestAnEndpointActsInItsSecondAttempt(t *testing.T) {
+// An endpoint that asks for a side effect is called again in the same attempt, with its checkpoint.
+func TestAnEndpointActsInItsSecondCall(t *testing.T) {
 	service := python(t, "examples/service.py", "0")
 	out, err := service.StdoutPipe()
 	if err != nil {
@@ -138,8 +138,12 @@ func TestAnEndpointActsInItsSecondAttempt(t *testing.T) {
 	if !reflect.DeepEqual(fields["result"], map[string]any{"words": int64(2)}) || fields["attempts"] != int64(1) {
 		t.Errorf("%v, %v after %v attempts", fields["result"], fields["error"], fields["attempts"])
 	}
-	if outcomes := outcomes(fields); !slices.Equal(outcomes, []string{"retry", "ready"}) {
+	if outcomes := outcomes(fields); !slices.Equal(outcomes, []string{"ready"}) {
 		t.Errorf("the attempts were %q", outcomes)
+	}
+	effects, _ := fields["effects"].(map[string]any)
+	if mail, _ := effects["mail"].(map[string]any); mail["state"] != "done" {
+		t.Errorf("the side effects are %v", effects)
 	}
 	if mails, err := os.ReadFile(outbox); err != nil || !regexp.MustCompile(`^[0-9a-f]{32} 2 words\n$`).Match(mails) {
 		t.Errorf("the outbox has %q, %v", mails, err)

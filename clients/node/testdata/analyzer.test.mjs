@@ -8,7 +8,7 @@ import { createInterface } from 'node:readline';
 import { text } from 'node:stream/consumers';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { endpoint } from 'taskguard';
+import { endpoint, NotDone } from 'taskguard';
 import { stepping, vectors } from './programs.mjs';
 
 const programs = fileURLToPath(new URL('programs.mjs', import.meta.url));
@@ -130,9 +130,12 @@ test('a service refuses an attempt while an earlier one that never reports still
   assert.deepEqual(await post(3), [200, null, 3]);
 });
 
-for (const { name, job, steps, answer } of vectors('http.json')) {
+for (const { name, job, steps, answer, calls = [{ answer }] } of vectors('http.json')) {
   test(`http: ${name}`, limited, async () => {
-    assert.deepEqual(await posted(stepping(steps), { body: JSON.stringify(job) }), answer);
+    for (const call of calls) {
+      const { answer: want, steps: own = steps, ...fields } = call;
+      assert.deepEqual(await posted(stepping(own), { body: JSON.stringify({ ...job, ...fields }) }), want);
+    }
   });
 }
 
@@ -155,17 +158,38 @@ test('express.json() may have parsed the body', limited, async () => {
   assert.equal((await posted(async (job) => job.analysisId, { body: '', had: { body: aJob } })).body, 'an-id');
 });
 
-test('a service does no side effect twice, in a self-test, or if it catches the end of its attempt', limited, async () => {
+test('a service does no side effect twice, or in a self-test, or after an earlier version', limited, async () => {
+  const effects = { charge: { state: 'go', key: 'k' } };
   const code = async (analyze, fields) => {
     const { body, lines } = await posted(analyze, { body: JSON.stringify({ ...aJob, ...fields }) });
     return (body ?? lines.at(-1)).error.code;
   };
   const twice = async (job) => [await job.once('charge', () => 1), await job.once('charge', () => 2)];
-  const catching = (job) => job.once('charge', () => 1).catch(() => 'caught');
-  const checkpoint = { taskguard_effects: { charge: { token: 6 } }, checkpoint: null };
-  assert.equal(await code(twice, { checkpoint }), 'act_name_reused');
+  assert.equal(await code(twice, { effects }), 'act_name_reused');
   assert.equal(await code(twice, { self_test: true }), 'act_in_self_test');
-  assert.equal(await code(catching), 'before_effect');
+  const checkpoint = { taskguard_effects: { charge: { token: 6 } }, checkpoint: null };
+  assert.equal(await code(twice, { effects, checkpoint }), 'effects_in_checkpoint');
+});
+
+test('a service that catches the end of its call asks for its first side effect', limited, async () => {
+  const catching = async (job) => {
+    for (const name of ['a', 'b']) await job.once(name, assert.fail).catch(() => 'caught');
+  };
+  assert.deepEqual((await posted(catching)).lines, [{ effect: 'a' }]);
+});
+
+test('a side effect under way ends before a service asks for another', limited, async () => {
+  const slow = () => new Promise((resolve) => { setTimeout(resolve, 100, 1); });
+  const both = (job) => Promise.all([job.once('a', slow), job.once('b', slow)]);
+  const { lines } = await posted(both, { body: JSON.stringify({ ...aJob, effects: { a: { state: 'go', key: 'k' } } }) });
+  assert.deepEqual(lines, [{ effect: 'a', done: 1 }, { effect: 'b' }]);
+});
+
+test('a side effect that was not done can be asked for again', limited, async () => {
+  const refused = (job) => job.once('a', () => { throw new NotDone(new Error('declined')); });
+  const again = (job) => refused(job).catch(() => refused(job));
+  const { lines } = await posted(again, { body: JSON.stringify({ ...aJob, effects: { a: { state: 'go', key: 'k' } } }) });
+  assert.deepEqual(lines, [{ effect: 'a', not_done: true }, { effect: 'a' }]);
 });
 
 test('a service learns that the worker has hung up', limited, async () => {

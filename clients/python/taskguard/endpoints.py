@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import hashlib
 import inspect
 import json
 import logging
@@ -14,24 +13,20 @@ import queue
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NoReturn
 
-from .jobs import Failed, Fields, Job, Stopped, encode, failure, storable
+from .jobs import Failed, Fields, Job, Stopped, encode, failure, storable, uncertain
 
-EFFECTS = "taskguard_effects"  # the field of a checkpoint that holds side effects
+OLD_EFFECTS = "taskguard_effects"  # earlier versions kept side effects in this field of a checkpoint
 BUSY_SECONDS = 30  # the worker asks 100 times without counting an attempt: for 50 minutes
 
 
-class _Intended(BaseException):
-    """Ends the attempt that commits the intention of a side effect."""
+class _Asked(BaseException):
+    """Ends the answer with the name of a side effect: the worker calls again with its state."""
 
 
 class Request(Job):
-    """The job of an endpoint. The worker does not reply to it, so a side effect takes two attempts.
-
-    The first attempt puts the intention into the checkpoint, and ends. The next attempt, whose lock token
-    is one higher, acts. A later attempt finds the result, or does not know whether the one before has acted.
-    """
+    """The job of one call. A run has a call more for each side effect that it comes to."""
 
     def __init__(self, body: bytes, put: Callable[[Fields], object]) -> None:
         try:
@@ -41,19 +36,13 @@ class Request(Job):
         self.valid = isinstance(fields, dict)
         super().__init__(fields if self.valid else {})
         self.put, self.closed = put, threading.Event()
-        self._effects: dict[str, Fields] = {}
+        self._effects: dict[str, Fields] = (fields if self.valid else {}).get("effects", {})
         self._used: set[str] = set()
-        if isinstance(self.resume, dict) and EFFECTS in self.resume:
-            self._effects, self.resume = self.resume[EFFECTS], self.resume["checkpoint"]
-        self._state = self.resume
+        self._asked: str | None = None
 
     def _send(self, line: Fields) -> None:
         if self.closed.is_set():
             raise Stopped
-        if "checkpoint" in line:
-            self._state = line["checkpoint"]
-            if self._effects:
-                line = {"checkpoint": {EFFECTS: self._effects, "checkpoint": self._state}}
         self.put(json.loads(encode(line)))  # a copy, because the caller may change it
 
     def _ask(self, line: Fields) -> Fields:
@@ -61,35 +50,37 @@ class Request(Job):
         return {}
 
     def _begin(self, name: str) -> Fields:
+        if isinstance(self.resume, dict) and OLD_EFFECTS in self.resume:
+            message = f"{name} may have been done: an earlier version of this package recorded it in the checkpoint"
+            raise Failed("effects_in_checkpoint", message, permanent=True)
         if self.self_test or name in self._used:
             code = "act_in_self_test" if self.self_test else "act_name_reused"
             raise Failed(code, f"the side effect {name} is refused", permanent=True)
-        self._used.add(name)
-        effect = self._effects.get(name)
+        effect = self._effects.pop(name, None)
         if effect is None:
-            return self._begin_again(name)
-        if "done" in effect:
-            return {"state": "done", "result": effect["done"]}
-        key = hashlib.sha256(f"{self.analysis_id}\0{name}".encode()).hexdigest()[:32]
-        if effect["token"] + 1 == self.lock_token:
-            return {"state": "go", "key": key}
-        message = f"{name} may have been done under lock token {effect['token'] + 1}"
-        return {
-            "state": "uncertain", "key": key, "failure": Failed("http_effect_uncertain", message, permanent=True),
-        }
+            self._ask_for(name)
+        self._used.add(name)
+        return uncertain(name, effect)
 
     def _begin_again(self, name: str) -> Fields:
-        self._effects[name] = {"token": self.lock_token}
-        self._send({"checkpoint": self._state})
-        raise _Intended(Failed("before_effect", f"{name} begins in the next attempt", retry_after=1))
+        self._end(name, {"not_done": True})
+        self._ask_for(name)
+
+    def _ask_for(self, name: str) -> NoReturn:
+        self._asked = self._asked or name
+        raise _Asked
 
     def _end(self, name: str, outcome: Fields) -> None:
-        if "done" in outcome:
-            self._effects[name] = outcome
-        else:
-            del self._effects[name]
+        if "not_done" in outcome:
             self._used.discard(name)
-        self._send({"checkpoint": self._state})
+        self._send({"effect": name, **outcome})
+
+    def last(self, line: Fields) -> None:
+        """Sends the last line. The worker has recorded that an effect begins; one that was not reached did not."""
+        for name, effect in self._effects.items():
+            if effect["state"] == "go":
+                self.put({"effect": name, "not_done": True})
+        self.put({"effect": self._asked} if self._asked else line)
 
 
 class endpoint:
@@ -169,7 +160,7 @@ class endpoint:
         job, context = Request(body, put), contextvars.copy_context()
         if not self._enter(job.analysis_id):
             message = "an earlier attempt still runs in this process"
-            put(failure(Failed("still_running", message, retry_after=BUSY_SECONDS)))
+            job.last(failure(Failed("still_running", message, retry_after=BUSY_SECONDS)))
             return job
 
         def work() -> Fields:
@@ -178,10 +169,8 @@ class endpoint:
                     raise Failed("no_job", "the body of the request is no JSON object", permanent=True)
                 value = self._analyze(job)
                 return {"result": storable(wait(value) if inspect.iscoroutine(value) else value)}
-            except _Intended as intended:
-                return failure(intended.args[0])
             except BaseException as error:
-                if not isinstance(error, Failed | Stopped):
+                if not isinstance(error, Failed | Stopped | _Asked):
                     logging.getLogger("taskguard").error("an analysis has failed", exc_info=error)
                 return failure(error)
 
@@ -189,7 +178,7 @@ class endpoint:
             last = context.run(work)
             self._leave(job.analysis_id)
             if not job.closed.is_set():  # else nobody reads it, and the loop may be closed
-                put(last)
+                job.last(last)
 
         threading.Thread(target=run, daemon=True).start()
         return job
@@ -214,13 +203,18 @@ async def hung_up(receive: Callable[[], Awaitable[Fields]], put: Callable[[Field
     put(failure(Stopped()))
 
 
-def ends(line: Fields) -> bool:
+def outcome(line: Fields) -> bool:
     return "result" in line or "error" in line
 
 
+def ends(line: Fields) -> bool:
+    """Reports whether a line is the last: the outcome, or a side effect that is to begin."""
+    return outcome(line) or "effect" in line and "done" not in line and "not_done" not in line
+
+
 def head(first: Fields) -> tuple[int, dict[str, str]]:
-    """Returns the status and the headers. They tell the outcome, unless reports come before it."""
-    headers = {"Content-Type": "application/json" if ends(first) else "application/x-ndjson"}
+    """Returns the status and the headers. They tell the outcome, unless other lines come before it."""
+    headers = {"Content-Type": "application/json" if outcome(first) else "application/x-ndjson"}
     if "retry_after" in first:
         headers["Retry-After"] = str(math.ceil(first["retry_after"]))
     if "error" not in first:
@@ -229,6 +223,6 @@ def head(first: Fields) -> tuple[int, dict[str, str]]:
 
 
 def chunk(line: Fields, first: Fields) -> bytes:
-    if not ends(first):
+    if not outcome(first):
         return encode(line) + b"\n"
     return encode(line["result"] if "result" in line else {"error": line["error"]})

@@ -90,10 +90,7 @@ class Job:
 
     def _begin(self, name: str) -> Fields:
         """Begins a side effect. The answer has the state go, done or uncertain."""
-        effect: Fields = self._ask({"effect": name})["effect"]
-        if effect["state"] == "uncertain":
-            effect["failure"] = Failed("effect_uncertain", f"{name} may have been done since {effect['since']}")
-        return effect
+        return uncertain(name, self._ask({"effect": name})["effect"])
 
     def _begin_again(self, name: str) -> Fields:
         self._end(name, {"not_done": True})
@@ -201,6 +198,14 @@ def storable(value: Any) -> Any:
     except (TypeError, ValueError) as error:
         raise Failed("result_invalid", f"the result is not JSON: {error}", permanent=True) from error
     return value
+
+
+def uncertain(name: str, effect: Fields) -> Fields:
+    """Returns the state of a side effect, with the failure that ends the run if it is uncertain and there is no find."""
+    if effect["state"] == "uncertain":
+        since = effect.get("since", "an unknown time")
+        effect["failure"] = Failed("effect_uncertain", f"{name} may have been done since {since}")
+    return effect
 
 
 def failure(error: BaseException) -> Fields:

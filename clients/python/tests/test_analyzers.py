@@ -50,8 +50,7 @@ def answer(analyze, body=None, **job):
     return status, [json.loads(chunk) for chunk in chunks]
 
 
-def effects(checkpoint=None, **records):
-    return {"taskguard_effects": records, "checkpoint": checkpoint}
+GO = {"state": "go", "key": "k"}
 
 
 class Endpoints(unittest.TestCase):
@@ -79,10 +78,11 @@ class Endpoints(unittest.TestCase):
             with job.once("mail") as mail:
                 mail.result = "sent"
 
-        sent, last = answer(analyze, checkpoint=effects(mail={"token": 7}))[1]
-        self.assertEqual(sent, {"checkpoint": effects(mail={"done": "sent"})})
+        sent, last = answer(analyze, effects={"mail": GO})[1]
+        self.assertEqual(sent, {"effect": "mail", "done": "sent"})
         self.assertEqual((last["error"]["code"], last["error"]["permanent"]), ("key_not_read", True))
-        self.assertEqual(answer(analyze, **sent), (422, [last]))
+        done = {"state": "done", "result": "sent"}
+        self.assertEqual(answer(analyze, effects={"mail": done}), (422, [last]))
 
     def test_one_name_is_for_one_side_effect_and_none_is_for_a_self_test(self):
         def analyze(job):
@@ -91,10 +91,48 @@ class Endpoints(unittest.TestCase):
                     mail.result = mail.key
 
         for code, more in {"act_name_reused": {}, "act_in_self_test": {"self_test": True}}.items():
-            lines = answer(analyze, checkpoint=effects(mail={"token": 7}), **more)[1]
+            lines = answer(analyze, effects={"mail": GO}, **more)[1]
             self.assertEqual(lines[-1]["error"]["code"], code)
 
-    def test_a_side_effect_that_was_not_done_can_begin_again_in_the_next_attempt(self):
+    def test_a_side_effect_that_an_earlier_version_has_recorded_is_not_done(self):
+        def analyze(job):
+            with job.once("mail") as mail:
+                raise AssertionError(mail.key)
+
+        old = {"taskguard_effects": {"mail": {"token": 7}}, "checkpoint": None}
+        status, lines = answer(analyze, effects={"mail": GO}, checkpoint=old)
+        self.assertEqual((status, lines[0]), (200, {"effect": "mail", "not_done": True}))
+        self.assertEqual((lines[1]["error"]["code"], lines[1]["error"]["permanent"]), ("effects_in_checkpoint", True))
+
+    def test_a_call_that_catches_everything_asks_for_its_first_side_effect(self):
+        def analyze(job):
+            for name in ("a", "b"):
+                try:
+                    with job.once(name) as effect:
+                        raise AssertionError(effect.key)
+                except BaseException:
+                    pass
+
+        self.assertEqual(answer(analyze), (200, [{"effect": "a"}]))
+
+    def test_a_call_that_is_refused_has_done_nothing(self):
+        begun, proceed = threading.Event(), threading.Event()
+
+        def analyze(job):
+            begun.set()
+            proceed.wait(30)
+
+        service = endpoint(analyze)
+        body = json.dumps({"analysis_id": "a", "effects": {"mail": GO}}).encode()
+        first = threading.Thread(target=service.answer, args=(body,))
+        first.start()
+        self.assertTrue(begun.wait(30))
+        lines = [json.loads(line) for line in service.answer(body)[2]]
+        proceed.set()
+        first.join(30)
+        self.assertEqual((lines[0], lines[1]["retry_after"]), ({"effect": "mail", "not_done": True}, 30))
+
+    def test_a_side_effect_that_was_not_done_can_be_asked_for_again(self):
         def analyze(job):
             for _ in range(2):
                 try:
@@ -104,9 +142,8 @@ class Endpoints(unittest.TestCase):
                 except Failed:
                     pass
 
-        lines = answer(analyze, checkpoint=effects("state", mail={"token": 7}))[1]
-        self.assertEqual(lines[:2], [{"checkpoint": "state"}, {"checkpoint": effects("state", mail={"token": 8})}])
-        self.assertEqual(lines[2]["error"]["code"], "before_effect")
+        lines = answer(analyze, effects={"mail": GO})[1]
+        self.assertEqual(lines, [{"effect": "mail", "not_done": True}, {"effect": "mail"}])
 
     def test_a_key_leaves_the_block_of_its_own_side_effect(self):
         def analyze(job):
@@ -116,7 +153,8 @@ class Endpoints(unittest.TestCase):
                 raise AssertionError("reached")
             return [a.result, b.result]
 
-        self.assertEqual(answer(analyze, checkpoint=effects(a={"done": 1}, b={"done": 2})), (200, [[1, 2]]))
+        done = {"a": {"state": "done", "result": 1}, "b": {"state": "done", "result": 2}}
+        self.assertEqual(answer(analyze, effects=done), (200, [[1, 2]]))
 
 
 class Submissions(unittest.TestCase):

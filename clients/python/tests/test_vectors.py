@@ -88,14 +88,17 @@ def coroutine(analyze):
 class Endpoints(unittest.TestCase):
     def test_an_endpoint_answers(self):
         for case in vectors("http.json"):
-            for ask in (by_wsgi, by_asgi):
-                for kind in (lambda analyze: analyze, coroutine):
-                    with self.subTest(case["name"], by=ask.__name__, kind=kind.__name__):
-                        self.check(case, ask(endpoint(kind(analyzer(case["steps"]))), json.dumps(case["job"]).encode()))
+            for call in case.get("calls", [case]):
+                fields = {name: call[name] for name in ("effects", "checkpoint") if name in call}
+                body = json.dumps(case["job"] | fields if "calls" in case else case["job"]).encode()
+                for ask in (by_wsgi, by_asgi):
+                    for kind in (lambda analyze: analyze, coroutine):
+                        with self.subTest(case["name"], by=ask.__name__, kind=kind.__name__):
+                            steps = call.get("steps", case["steps"])
+                            self.check(call["answer"], ask(endpoint(kind(analyzer(steps))), body))
 
-    def check(self, case, answer):
+    def check(self, want, answer):
         status, headers, body = answer
-        want = case["answer"]
         self.assertEqual(status, want["status"], body)
         self.assertEqual((headers["Content-Type"], headers.get("Retry-After")), (want["type"], want.get("retry_after")))
         if "lines" in want:

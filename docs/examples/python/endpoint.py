@@ -4,20 +4,22 @@ Its input is {"cents": 4200, "ledger": FILE}; a line in that file is a charge.""
 import json, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-def charge(payment):  # the provider, which knows no keys
+def charge(payment, key):  # the provider
     with open(payment["ledger"], "a") as ledger:
-        print(payment["cents"], file=ledger)
+        print(key, payment["cents"], file=ledger)
     return {"charged": payment["cents"]}
 
 def answer(job):
-    begun = (job.get("checkpoint") or {}).get("charging")
-    if begun is None:  # the end of this attempt commits the checkpoint
-        yield {"checkpoint": {"charging": job["lock_token"]}}
-        yield {"error": {"code": "before_charge"}}  # temporary: the next attempt charges
-    elif begun + 1 == job["lock_token"]:  # no other attempt was between
-        yield {"result": charge(job["input"])}
-    else:  # an attempt may have charged, and crashed
-        yield {"error": {"code": "charge_uncertain", "message": "look it up at the provider", "permanent": True}}
+    act = job.get("effects", {}).get("charge")
+    if act is None:  # the worker commits a marker, and calls again
+        yield {"effect": "charge"}
+    elif act["state"] == "uncertain":  # FAILED, until an operator answers
+        yield {"error": {"code": "charge_uncertain", "message": "an earlier attempt may have charged"}}
+    else:
+        if act["state"] == "go":
+            act["result"] = charge(job["input"], act["key"])
+            yield {"effect": "charge", "done": act["result"]}
+        yield {"result": act["result"]}
 
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self):

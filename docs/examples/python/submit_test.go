@@ -65,7 +65,7 @@ func TestTheProgramInPythonWaitsAsLongAsItsProviderAsks(t *testing.T) {
 	}
 }
 
-// An attempt whose answer was lost may have charged.
+// Of the calls of a run, only the one that is told go charges. TestKill9AtEachCommitOfAnAct shows the rest.
 func TestTheEndpointInPythonChargesOnce(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), examplestest.Find(t, "PYTHON", "python3")[0], "endpoint.py", "0")
 	out, err := cmd.StdoutPipe()
@@ -79,22 +79,24 @@ func TestTheEndpointInPythonChargesOnce(t *testing.T) {
 	port, _ := bufio.NewReader(out).ReadString('\n')
 
 	ledger := filepath.Join(t.TempDir(), "ledger")
-	for i, want := range []string{`"before_charge"`, `{"result": {"charged": 4200}}`, `"charge_uncertain"`} {
-		job := fmt.Sprintf(`{"lock_token": %d, "input": {"cents": 4200, "ledger": %q}`, 7+i, ledger)
-		if i > 0 {
-			job += `, "checkpoint": {"charging": 7}`
-		}
-		answer, err := http.Post("http://localhost:"+strings.TrimSpace(port), "application/json", strings.NewReader(job+"}"))
+	for _, call := range []struct{ effects, want string }{
+		{`{}`, `{"effect": "charge"}`},
+		{`{"charge": {"state": "go", "key": "k"}}`, `{"effect": "charge", "done": {"charged": 4200}}` + "\n" + `{"result": {"charged": 4200}}`},
+		{`{"charge": {"state": "done", "result": {"charged": 4200}}}`, `{"result": {"charged": 4200}}`},
+		{`{"charge": {"state": "uncertain", "key": "k"}}`, `{"error": {"code": "charge_uncertain", "message": "an earlier attempt may have charged"}}`},
+	} {
+		job := fmt.Sprintf(`{"lock_token": 7, "input": {"cents": 4200, "ledger": %q}, "effects": %s}`, ledger, call.effects)
+		answer, err := http.Post("http://localhost:"+strings.TrimSpace(port), "application/json", strings.NewReader(job))
 		if err != nil {
 			t.Fatal(err)
 		}
 		text, err := io.ReadAll(answer.Body)
 		_ = answer.Body.Close()
-		if err != nil || !strings.Contains(string(text), want) || (i == 0) != strings.Contains(string(text), `{"checkpoint": {"charging": 7}}`) {
-			t.Errorf("answer %d: %s, %v, want %s", i+1, text, err, want)
+		if err != nil || string(text) != call.want+"\n" {
+			t.Errorf("%s: %s, %v, want %s", call.effects, text, err, call.want)
 		}
 	}
-	if text, err := os.ReadFile(ledger); string(text) != "4200\n" {
+	if text, err := os.ReadFile(ledger); string(text) != "k 4200\n" {
 		t.Errorf("the ledger has %q, %v", text, err)
 	}
 }
