@@ -81,7 +81,7 @@ func connectAll(ctx context.Context, c *cli.Call, use queueUse, log *slog.Logger
 		switch {
 		case o.Queue.Name == "" && use >= requiredQueue:
 			e.Problem("TASK_QUEUE", "must be set")
-		case o.Queue.Name != "" && o.Queue.Caller == "" && o.Queue.EmulatorHost == "":
+		case o.Queue.Name != "" && o.Queue.Caller == "" && o.Queue.EmulatorHost+c.Value(cli.FirestoreEmulator) == "":
 			e.Problem("TASK_CALLER", "must be set, to the service account that the worker accepts")
 		}
 	}
