@@ -156,7 +156,7 @@ func TestLocalShowsWhatAnAnalyzerWritesAndWhyItFails(t *testing.T) {
 	check(t, err)
 	t.Cleanup(func() { _ = queue.Close() })
 	must(queue.Book(t.Context(), taskqueue.Task{Name: "invalid", Deadline: time.Minute}))(t)
-	for _, want := range []string{"y1: worker 1 answered 200 READY", "y2: worker 1 answered 200 READY", "y3: worker 1 answered 200 READY", "; the next delivery is due at 20", "a task without an analysis_id: worker 1 answered 200 bad_request: ", "; the task is deleted\n"} {
+	for _, want := range []string{"y1: worker 1 answered 200 READY", "y2: worker 1 answered 200 READY", "y3: worker 1 answered 200 READY", "; next delivery in ", "a task without an analysis_id: worker 1 answered 200 bad_request: ", "; the task is deleted\n"} {
 		eventually(t, want, func() bool { return strings.Contains(progress.String(), want) })
 	}
 	if strings.Contains(progress.String(), " busy") {

@@ -24,6 +24,7 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/workerservice"
 	"taskguard/emulator/cloudtasks"
+	"taskguard/lease/iso8601"
 )
 
 const (
@@ -158,8 +159,8 @@ func (d *delivery) String() string {
 	if d.answer.Error != "" {
 		text += ": " + cli.Shorten(d.answer.Error, 500)
 	}
-	if d.answer.RetryAt != "" {
-		text += "; the next delivery is due at " + d.answer.RetryAt
+	if at, ok := iso8601.Parse(d.answer.RetryAt); ok {
+		text += "; next delivery " + cmp.Or(cli.Duration(max(0, time.Until(at)), "in %s"), "at "+d.answer.RetryAt)
 	}
 	if d.answer.Rejected {
 		text += "; the task is deleted"
