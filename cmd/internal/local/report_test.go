@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/operate"
@@ -121,7 +122,7 @@ func TestTheDemoIsOverWhenEachFileIsFinishedAndHasHadAllDeliveries(t *testing.T)
 	deliver("a", 0, skipped) // the killed run
 	deliver("a", 0, skipped)
 	w = alive
-	deliver("a", 503, finished)
+	deliver("a", 503, answer{Acquired: true, Error: strings.Repeat("long ", 50)})
 	deliver("a", 200, answer{Acquired: true, Reason: "lock_lost"})
 	deliver("a", 200, finished)
 	deliver("b", 200, finished)
@@ -132,6 +133,11 @@ func TestTheDemoIsOverWhenEachFileIsFinishedAndHasHadAllDeliveries(t *testing.T)
 	if a, b := *d.rows["a"], *d.rows["b"]; a != (row{Name: "a.txt", Deliveries: 6, Runs: 3, Unanswered: 3, Finishes: 1, FinishedBy: 3}) ||
 		b != (row{Name: "b.txt", Deliveries: 3, Runs: 1, Skips: 1, Unanswered: 1, Finishes: 1, FinishedBy: 3}) {
 		t.Errorf("%+v, %+v", a, b)
+	}
+	for line := range strings.Lines(out.String()) {
+		if utf8.RuneCountInString(line) > 81 {
+			t.Errorf("a line is wider than 80 columns: %s", line)
+		}
 	}
 	if got := strings.Count(out.String(), "  b.txt: worker 3 "); got != 3 {
 		t.Errorf("%d lines of b.txt: %s", got, out)
