@@ -148,8 +148,8 @@ func TestAWrongEnvironmentNamesTheVariableAndExits2(t *testing.T) {
 		"an emulator's URL":     {env.with("FIRESTORE_EMULATOR_HOST", "http://127.0.0.1:1"), "status", "FIRESTORE_EMULATOR_HOST: \"http://127.0.0.1:1\" is not host:port; remove the scheme: 127.0.0.1:1"},
 		"a path for local":      {vars{"ANALYSES_COLLECTION": "a/b"}, "local --port 0", "ANALYSES_COLLECTION: "},
 		"a bad analyzer":        {vars{"ANALYZER": "magic:x"}, "local --port 0", "ANALYZER: "},
-		"a bad document TTL":    {vars{"DOCUMENT_LOCK_TTL": "soon"}, "local --port 0", "DOCUMENT_LOCK_TTL: "},
-		"its locks":             {vars{"LOCKS_PER_SESSION": "0"}, "local --port 0", "LOCKS_PER_SESSION: "},
+		"a bad document TTL":    {vars{"DOCUMENT_LOCK_TTL": "soon"}, "local --documents --port 0", "DOCUMENT_LOCK_TTL: "},
+		"its locks":             {vars{"LOCKS_PER_SESSION": "0"}, "local --documents --port 0", "LOCKS_PER_SESSION: "},
 		"a short retention":     {vars{"KEEP_FINISHED": "1h"}, "local --port 0", "KEEP_FINISHED: 1h0m0s is under 768h"},
 		"a worker without auth": {vars{"GOOGLE_CLOUD_PROJECT": "p"}, "worker", "TASK_AUTH: "},
 	} {

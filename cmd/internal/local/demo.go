@@ -142,6 +142,7 @@ func (d *demo) run(ctx context.Context) error {
 	if err := d.startWorkers(ctx, demoWorkers); err != nil {
 		return err
 	}
+	d.showWorkers()
 	if err := d.runFiles(ctx); err != nil {
 		return err
 	}

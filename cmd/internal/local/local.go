@@ -39,16 +39,21 @@ type local struct {
 	workerCloud
 	router
 
-	c *cli.Call
+	c         *cli.Call
+	documents bool // serve the document lock too
+
+	locks, console string // URLs of pages; locks is empty without the document lock
 }
 
 // Local keeps an emulated cloud and workers up until Ctrl-C.
 func Local(ctx context.Context, c *cli.Call) error {
-	port := c.Flags.Int("port", 8580, "Firestore's `port`; the next five serve Cloud Tasks, the workers, "+
+	l := &local{c: c}
+	port := c.Flags.Int("port", 8580, "Firestore's `port`; the next five are for Cloud Tasks, the workers, "+
 		"the keys of the tokens, the document lock and the console; 0: any free ones")
 	workers := c.Flags.Int("workers", 2, "`how many` workers")
 	every := c.Flags.Duration("recover-every", time.Minute, "how often recovery is called, as Cloud Scheduler would")
-	l := &local{c: c}
+	c.Flags.BoolVar(&l.documents, "documents", false,
+		"also serve the document lock, with a page to try in two browser tabs")
 	l.command.takesLogs(c)
 	c.TakesJSON("print the environment as one JSON document; progress goes to standard error")
 	if _, err := c.Parse(0, 0); err != nil {
@@ -87,12 +92,7 @@ func (l *local) serveAll(ctx context.Context, addressOf func(i int) string, work
 	if err := l.configureWorkers(ctx); err != nil {
 		return err
 	}
-	locks, err := l.serveLocks(addressOf(4))
-	if err != nil {
-		return err
-	}
-	console, err := l.serveConsole(ctx, addressOf(5))
-	if err != nil {
+	if err := l.servePages(ctx, addressOf(4), addressOf(5)); err != nil {
 		return err
 	}
 
@@ -106,15 +106,17 @@ func (l *local) serveAll(ctx context.Context, addressOf func(i int) string, work
 	if err := l.startWorkers(ctx, workers); err != nil {
 		return err
 	}
+	if err := l.printHead(); err != nil {
+		return err
+	}
+	l.showWorkers()
+	l.show.Print("at most %s at once, as MAX_RUNS is %d", cli.Count(atOnce, "run"), l.limit)
+
 	for _, w := range l.workers {
 		running.Go(func() { l.supervise(ctx, w) })
 	}
 	running.Go(func() { l.callRecovery(ctx, every) })
-
-	l.show.Print("the queue delivers at most %d at once, as MAX_RUNS is %d", atOnce, l.limit)
-	if err := l.printEnvironment(locks, console); err != nil {
-		return err
-	}
+	running.Go(func() { l.warnOfAnalyzer(ctx) })
 	<-ctx.Done()
 	l.show.Print("stopping the workers, which release their locks")
 	return nil
@@ -178,6 +180,17 @@ var lockVariables = []string{
 	"AUTHORIZE_URL",
 }
 
+// servePages serves the console and, if it is wanted, the document lock.
+func (l *local) servePages(ctx context.Context, locksAt, consoleAt string) (err error) {
+	if l.documents {
+		if l.locks, err = l.serveLocks(locksAt); err != nil {
+			return err
+		}
+	}
+	l.console, err = l.serveConsole(ctx, consoleAt)
+	return err
+}
+
 // serveLocks serves the document lock on the same Firestore, and returns the URL of its page.
 // Without SESSION_SECRET its sessions end with this process.
 func (l *local) serveLocks(address string) (string, error) {
@@ -193,7 +206,7 @@ func (l *local) serveLocks(address string) (string, error) {
 	serve := func(ctx context.Context, listener net.Listener) error {
 		return doclock.Serve(ctx, cfg, listener, slog.New(slog.DiscardHandler))
 	}
-	return l.servePage("the document lock, to be tried in two tabs", address, serve)
+	return l.servePage("the document lock", address, serve)
 }
 
 // serveConsole serves the console of the same Firestore, with changes allowed, and returns
@@ -205,7 +218,7 @@ func (l *local) serveConsole(ctx context.Context, address string) (string, error
 	if err != nil {
 		return "", err
 	}
-	return l.servePage("the console, with all analyses", address, page.Serve)
+	return l.servePage("the console", address, page.Serve)
 }
 
 // servePage runs a server until close, and returns its URL.
@@ -220,9 +233,7 @@ func (l *local) servePage(title, address string, serve func(context.Context, net
 	if err != nil {
 		return "", err
 	}
-	page := "http://" + host + "/"
-	l.show.Print("%s: %s", title, page)
-	return page, nil
+	return "http://" + host + "/", nil
 }
 
 // supervise restarts a worker each time it ends, until ctx ends.
@@ -286,19 +297,31 @@ func (l *local) recoverOnce(ctx context.Context) (r worker.Recovery, err error) 
 	return r, err
 }
 
-// printEnvironment prints the environment for another terminal.
-func (l *local) printEnvironment(locks, console string) error {
+// printHead prints what its user can do next, and the environment for another terminal.
+func (l *local) printHead() error {
 	vars := l.variables()
 	if l.c.JSON {
-		return l.c.PrintJSON(map[string]any{"environment": vars, "doclock": locks, "console": console})
+		head := map[string]any{"environment": vars, "console": l.console}
+		if l.documents {
+			head["doclock"] = l.locks
+		}
+		return l.c.PrintJSON(head)
 	}
-	self := cli.Quote(os.Args[0])
+
+	self, input := cli.Quote(os.Args[0]), "JSON"
 	if strings.Contains(self, "go-build") { // go run deletes the directory in which it has built this program
 		self = "go run ./cmd/taskguard"
 	}
-	_, err := fmt.Fprintf(l.c.Out, "In another terminal:\n\n%s\nand then:\n\n  %s submit FILE… --wait\n\n"+
-		"or status, resolve ID NAME, unlock ID, unlock --room ROOM, cancel ID, requeue ID, delete ID, run ID, recover "+
-		"instead of submit. "+
-		"Ctrl-C ends local and deletes its data. Unset the variables afterwards.\n\n", cli.Exports(vars), self)
+	if l.c.Value("ANALYZER") == "" { // builtin:document
+		input = `'{"text": "one two two"}'`
+	}
+	head := "In another terminal, run the exports below. Then:\n\n" +
+		"  submit  " + self + " submit --input " + input + " --wait\n" +
+		"  watch   " + l.console + " or " + self + " status\n" +
+		"  stop    Ctrl-C here, which deletes the data\n"
+	if l.documents {
+		head += "  locks   open " + l.locks + " in two tabs\n"
+	}
+	_, err := fmt.Fprintf(l.c.Out, "%s\n%s\n", head, cli.Exports(vars))
 	return err
 }

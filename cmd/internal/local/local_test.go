@@ -105,7 +105,7 @@ func TestLocalEndsWithTheErrorOfItsStart(t *testing.T) {
 		if bad == 6 {
 			t.Setenv("WORKER_LOG", "")
 		}
-		l := &local{c: callWith(writer(full)), router: router{show: cli.NewProgress(io.Discard)}}
+		l := &local{documents: true, c: callWith(writer(full)), router: router{show: cli.NewProgress(io.Discard)}}
 		err := l.serveAll(t.Context(), func(i int) string {
 			if i == bad {
 				return "127.0.0.1:65536"
@@ -226,20 +226,79 @@ func TestRecoveryIsCalledWithAToken(t *testing.T) {
 	}
 }
 
-func TestLocalPrintsHowToGoOn(t *testing.T) {
+func TestLocalBeginsWithWhatOneCanDoNext(t *testing.T) {
 	defer func(program string) { os.Args[0] = program }(os.Args[0])
-	for program, want := range map[string]string{"/go-build1/exe/taskguard": "  go run ./cmd/taskguard submit FILE", "/my tools/taskguard": "  '/my tools/taskguard' submit FILE"} {
+	for program, tc := range map[string]struct {
+		analyzer, submit string
+		documents        bool
+	}{
+		"/go-build1/exe/taskguard": {submit: `go run ./cmd/taskguard submit --input '{"text": "one two two"}' --wait`},
+		"/my tools/taskguard":      {submit: `'/my tools/taskguard' submit --input JSON --wait`, analyzer: "exec:x"},
+		"taskguard":                {submit: `taskguard submit --input JSON --wait`, analyzer: "exec:x", documents: true},
+	} {
 		os.Args[0] = program
 		var out bytes.Buffer
-		if err := (&local{c: callWith(&out)}).printEnvironment("", ""); err != nil || !strings.Contains(out.String(), want) || !strings.Contains(out.String(), "export TASK_QUEUE=") {
-			t.Errorf("%v, %s; want %q", err, out.String(), want)
+		self, _, _ := strings.Cut(tc.submit, " submit")
+		want := "In another terminal, run the exports below. Then:\n\n  submit  " + tc.submit +
+			"\n  watch   http://h:5/ or " + self + " status\n  stop    Ctrl-C here, which deletes the data\n"
+		if tc.documents {
+			want += "  locks   open http://h:4/ in two tabs\n"
+		}
+		want += "\nexport "
+
+		c := cli.NewCall(cli.Command{}, nil, cli.Streams{Out: &out}, lookup(map[string]string{"ANALYZER": tc.analyzer}))
+		l := &local{c: c, documents: tc.documents, locks: "http://h:4/", console: "http://h:5/"}
+		if err := l.printHead(); err != nil || !strings.HasPrefix(out.String(), want) || !strings.Contains(out.String(), "\nexport TASK_QUEUE=") {
+			t.Errorf("%v, %s; want %s", err, out.String(), want)
 		}
 	}
 	for _, asJSON := range []bool{false, true} {
 		c := callWith(writer(full))
 		c.JSON = asJSON
-		if err := (&local{c: c}).printEnvironment("", ""); !errors.Is(err, errFull) {
+		if err := (&local{c: c}).printHead(); !errors.Is(err, errFull) {
 			t.Errorf("%v; want the error of its output", err)
 		}
+	}
+}
+
+func TestLocalWarnsOfAnAnalyzerThatDoesNotAnswer(t *testing.T) {
+	var asked []string
+	answering := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Method+" "+r.URL.String())
+		http.Redirect(w, r, "/elsewhere", http.StatusFound)
+	}))
+	t.Cleanup(answering.Close)
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, tc := range map[string]struct {
+		ctx            context.Context
+		analyzer, want string
+	}{
+		"none":               {t.Context(), "", ""},
+		"a program":          {t.Context(), "exec:sh", ""},
+		"one that answers":   {t.Context(), answering.URL + "/analyze?key=secret", ""},
+		"one that is gone":   {t.Context(), gone.URL + "/analyze?key=secret", "nothing answers at " + gone.URL + " (dial tcp " + gone.Listener.Addr().String() + ": connect: connection refused)"},
+		"one that is silent": {t.Context(), "http://" + silent.Addr().String(), "nothing answers at http://" + silent.Addr().String() + " (no answer within 3s)"},
+		"at the end":         {ended, gone.URL, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var errs bytes.Buffer
+			c := cli.NewCall(cli.Command{Name: "local"}, nil, cli.Streams{Err: &errs}, lookup(map[string]string{"ANALYZER": tc.analyzer}))
+			(&local{c: c}).warnOfAnalyzer(tc.ctx)
+			if got := errs.String(); !strings.Contains(got, tc.want) || (got == "") != (tc.want == "") || strings.Count(got, "\n") > 1 {
+				t.Errorf("%q; want %q", got, tc.want)
+			}
+		})
+	}
+	if len(asked) != 1 || asked[0] != "HEAD /" {
+		t.Errorf("%q; want only the root asked, since the analyzer's path may begin work", asked)
 	}
 }

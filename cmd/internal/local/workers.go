@@ -189,12 +189,18 @@ func (r *router) startWorkers(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
-		r.show.Print("%v serves on %s, process %d", w, w.address, w.pid())
 		r.mu.Lock()
 		r.workers = append(r.workers, w)
 		r.mu.Unlock()
 	}
 	return nil
+}
+
+// showWorkers prints the workers' addresses and processes.
+func (r *router) showWorkers() {
+	for _, w := range r.workers {
+		r.show.Print("%v serves on %s, process %d", w, w.address, w.pid())
+	}
 }
 
 // stopGrace covers a worker's own 8 s for releasing its locks.
