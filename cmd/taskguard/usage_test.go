@@ -62,6 +62,7 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		"emulator --port -1":                             "--port -1: want 0 to 65533",
 		"console --port 65536":                           "--port 65536: want 0 to 65535",
 		"emulator --port 0 --queue q":                    "--queue or TASK_QUEUE: queue.name: want projects/",
+		"emulator --port 0 --target h:1":                 `--target: "h:1" is not an http or https URL`,
 		"emulator x":                                     "unexpected argument",
 		"local --logs=":                                  "--logs must name a directory",
 		"demo --logs=":                                   "--logs must name a directory",

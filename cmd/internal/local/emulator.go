@@ -23,6 +23,7 @@ import (
 	"taskguard/emulator/cloudtasks"
 	"taskguard/emulator/firestore"
 	"taskguard/emulator/oidc"
+	"taskguard/internal/taskqueue"
 )
 
 // Emulator keeps an embedded Firestore and Cloud Tasks up until Ctrl-C. Its standard output is
@@ -33,6 +34,7 @@ func Emulator(ctx context.Context, c *cli.Call) error {
 		"0: any free ones")
 	name := c.Flags.String("queue", cmp.Or(c.Value("TASK_QUEUE"), "projects/"+project+"/locations/local/queues/tasks"),
 		"the `name` of the queue that exists from the start")
+	target := c.Flags.String("target", "", "your worker's base `URL`: exported as TASK_TARGET_URL, which submit needs")
 	documented := c.Flags.Bool("as-documented", false, "throttle each queue as Cloud Tasks does: "+
 		"a new or idle one is slow at first, and 429, 503 or many errors slow it down")
 	c.TakesJSON("print the environment as one JSON document")
@@ -41,6 +43,11 @@ func Emulator(ctx context.Context, c *cli.Call) error {
 	}
 	if err := checkPort(*port, 3); err != nil {
 		return err
+	}
+	if *target != "" {
+		if err := (taskqueue.Config{Name: queue, TargetURL: *target}).Check(); err != nil {
+			return cli.UsageError("--target: " + strings.TrimPrefix(err.Error(), "TASK_TARGET_URL: "))
+		}
 	}
 
 	show := cli.NewProgress(c.Err)
@@ -68,11 +75,17 @@ func Emulator(ctx context.Context, c *cli.Call) error {
 		"GOOGLE_CLOUD_PROJECT": strings.Split(*name, "/")[1], cli.FirestoreEmulator: emulated.firestore,
 		"TASK_QUEUE": *name, cli.TasksEmulator: emulated.tasks,
 	}
+	unset := ""
+	if *target != "" {
+		vars["TASK_TARGET_URL"] = *target
+	} else {
+		unset = "# To submit, also set TASK_TARGET_URL to your worker's URL; --target URL exports it.\n"
+	}
 	if c.JSON {
 		err = c.PrintJSON(map[string]any{"environment": vars, "health": health})
 	} else {
-		const ready = "%s\n# Ready: %s answers 200. Ctrl-C ends it and deletes its data.\n"
-		_, err = fmt.Fprintf(c.Out, ready, cli.Exports(vars), health)
+		const ready = "%s\n%s# Ready: %s answers 200. Ctrl-C ends it and deletes its data.\n"
+		_, err = fmt.Fprintf(c.Out, ready, cli.Exports(vars), unset, health)
 	}
 	if err == nil {
 		<-ctx.Done()

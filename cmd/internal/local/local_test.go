@@ -37,6 +37,15 @@ var errFull = errors.New("full")
 func full([]byte) error { return errFull }
 
 func TestTheEmulatorPrintsItsEnvironmentAsJSONAndEndsWithoutAnOutput(t *testing.T) {
+	for args, hint := range map[string]bool{"--port 0": true, "--port 0 --target http://h:1": false} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var script string
+		collect := func(p []byte) error { cancel(); script += string(p); return nil }
+		err := Emulator(ctx, callWith(writer(collect), strings.Fields(args)...))
+		if err != nil || strings.Contains(script, "\n# To submit, also set TASK_TARGET_URL ") != hint || strings.Contains(script, "\nexport TASK_TARGET_URL=http://h:1\n") == hint {
+			t.Errorf("%s: %v, %s", args, err, script)
+		}
+	}
 	for _, args := range [][]string{{"--port", "0"}, {"--port", "0", "--json"}} {
 		if err := Emulator(t.Context(), callWith(writer(full), args...)); !errors.Is(err, errFull) {
 			t.Errorf("%q: %v; want the error of its output", args, err)
@@ -252,6 +261,22 @@ func TestLocalBeginsWithWhatOneCanDoNext(t *testing.T) {
 			t.Errorf("%v, %s; want %s", err, out.String(), want)
 		}
 	}
+	// The tutorial shows the same.
+	os.Args[0] = "bin/taskguard"
+	var out strings.Builder
+	c := cli.NewCall(cli.Command{}, nil, cli.Streams{Out: &out}, lookup(map[string]string{"ANALYZER": "exec:python3 count.py"}))
+	l := &local{c: c, console: "http://127.0.0.1:8585/"}
+	l.firestore, l.tasks = "127.0.0.1:8580", "127.0.0.1:8581"
+	page, pageErr := os.ReadFile("../../../docs/tutorial.md")
+	if err := errors.Join(l.printHead(), pageErr); err != nil {
+		t.Fatal(err)
+	}
+	head, _, _ := strings.Cut(out.String(), "export GOOGLE_CLOUD_PROJECT")
+	head = strings.ReplaceAll("    "+strings.ReplaceAll(head, "\n", "\n    "), "    \n", "\n")
+	if !strings.Contains(string(page), head+"…\n") {
+		t.Errorf("docs/tutorial.md lacks\n%s", head)
+	}
+
 	for _, asJSON := range []bool{false, true} {
 		c := callWith(writer(full))
 		c.JSON = asJSON
