@@ -40,8 +40,8 @@ func commands() []cli.Command {
 			Variables: "ANALYZER (builtin:document), ANALYZER_ENV and ANALYZER_OUTPUT; " +
 				"ANALYSES_COLLECTION; the worker's LOCK_…, MAX_…, " +
 				"RUN_TIMEOUT, CHECKPOINT_INTERVAL, STALL_TIMEOUT, RETRY_…, CONCURRENCY_… and KEEP_FINISHED; " +
-				"with --documents, the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, LOCKS_PER_SESSION, " +
-				"SOCKETS_PER_SESSION, SESSION_SECRET, PUSHER_APP_KEY, PUSHER_APP_SECRET, PUSHER_CHANNEL, " +
+				"with --documents, the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, " +
+				"LOCKS_PER_SESSION, SOCKETS_PER_SESSION, SESSION_SECRET, PUSHER_APP_KEY, PUSHER_APP_SECRET, PUSHER_CHANNEL, " +
 				"PUSHER_EVENT_NAMESPACE, ALLOWED_ORIGINS and AUTHORIZE_URL"},
 		{Name: "emulator", Run: local.Emulator,
 			Summary:   "run an embedded Firestore and Cloud Tasks for tests in any language; data stays in memory",
