@@ -268,6 +268,8 @@ func TestLocalNamesMisspeltVariablesAndThePortThatIsTaken(t *testing.T) {
 	if lines := strings.Count(o.err, "\n"); lines != 6 {
 		t.Errorf("%d lines, want 6: %s", lines, o.err)
 	}
+	alone := vars{"GOOGLE_CLOUD_PROJECT": "p", "FIRESTORE_EMULATOR_HOST": "127.0.0.1:1", "TASK_AUTH": "none", "PORT": port}
+	taskguard(t, alone, "worker").want(t, cli.ExitFailed, "taskguard worker: listen tcp 127.0.0.1:"+port+": ", "; PORT chooses another port").wantOneErrorLine(t)
 }
 
 func TestLocalAndDemoCheckTheDirectoryOfTheLogsFirst(t *testing.T) {
