@@ -94,6 +94,22 @@ func TestTheReferenceHasTheRoutes(t *testing.T) {
 	same(t, "route", sorted(page), sorted(code))
 }
 
+var (
+	strategyName = regexp.MustCompile(`Strategy = "([a-z-]+)"`)
+	eventName    = regexp.MustCompile(`EventType = "([a-z:-]+)"`)
+)
+
+func TestTheReferenceHasTheEventsAndStrategiesOfHold(t *testing.T) {
+	code := map[string]bool{"strategy": true, "type": true} // the heads of the tables
+	for _, name := range strategyName.FindAllStringSubmatch(read(t, "../locks/project/options.go"), -1) {
+		code[name[1]] = true
+	}
+	for _, name := range eventName.FindAllStringSubmatch(read(t, "../locks/project/event.go"), -1) {
+		code[name[1]] = true
+	}
+	same(t, "strategy or event", named(t, "#### `taskguard hold`"), sorted(code))
+}
+
 func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	slots := 0

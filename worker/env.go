@@ -59,7 +59,7 @@ func fromEnv(lookup func(name string) (string, bool), noHTTP bool) (Options, err
 		e.Unused("belongs to TASK_QUEUE, which is not set", "RETRY_MIN", "RETRY_MAX",
 			"CONCURRENCY_KEY", "CONCURRENCY_LIMIT", "CONCURRENCY_RETRY")
 	} else {
-		unsigned := auth.Mode == "none" || noHTTP && o.Queue.EmulatorHost != ""
+		unsigned := auth.Mode == "none" || noHTTP && o.Queue.EmulatorHost+firestore.Emulator != ""
 		e.Refuse(!unsigned && o.Queue.Caller == "", "TASK_CALLER",
 			"must be set with TASK_QUEUE, to the service account that calls this worker")
 	}

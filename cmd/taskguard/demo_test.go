@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/testing/emulatortest"
@@ -26,6 +27,7 @@ type report struct {
 		Runs                        int
 		FinishedBy                  int `json:"finished_by"`
 		Deliveries, Finishes, Skips int
+		Unanswered                  int
 	}
 	Killed *struct {
 		Worker    int
@@ -55,7 +57,15 @@ func TestTheDemoFinishesEachFileOnce(t *testing.T) {
 	if k := got.Killed; k.Continued != k.Percent || k.Percent == 0 && !strings.HasPrefix(k.ID, "one-") {
 		t.Errorf("%+v, want it continued at what was committed", k)
 	}
+	for line := range strings.Lines(o.err) {
+		if width := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); width > 80 {
+			t.Errorf("a line of %d columns: %s", width, line)
+		}
+	}
 	for _, f := range got.Files {
+		if f.Deliveries != f.Runs+f.Skips+f.Unanswered {
+			t.Errorf("%+v does not add up", f)
+		}
 		// A machine that stalls for longer than a lock lasts costs a run each time.
 		if f.Status != "READY" || f.Finishes != 1 || f.Runs > f.Deliveries-f.Skips || f.Deliveries < 3 {
 			t.Errorf("%+v, want READY once, after 3 deliveries or more", f)

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"taskguard/cmd/internal/cli"
 	"taskguard/internal/testing/emulatortest"
 )
 
@@ -44,7 +45,14 @@ func createTask(t *testing.T, env vars, url string) *cloudtaskspb.Task {
 
 func TestTheEmulatorServesGooglesClientsUntilSIGINT(t *testing.T) {
 	t.Parallel()
-	cmd := exec.CommandContext(t.Context(), must(os.Executable())(t), append(dockerArguments(t), "--port", "0", "--as-documented")...)
+	const tasks = 9 // 5 are delivered at once, and then one each 200 ms
+	delivered := make(chan string, tasks+1)
+	worker := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		delivered <- r.URL.Path + " " + string(body)
+	}))
+	defer worker.Close()
+	cmd := exec.CommandContext(t.Context(), must(os.Executable())(t), append(dockerArguments(t), "--port", "0", "--as-documented", "--target", worker.URL)...)
 	cmd.Env = append(os.Environ(), "TASK_QUEUE=projects/p1/locations/l/queues/tasks")
 	var deliveries emulatortest.Log
 	cmd.Stderr = &deliveries
@@ -73,13 +81,6 @@ func TestTheEmulatorServesGooglesClientsUntilSIGINT(t *testing.T) {
 	if snap := must(fieldsOf(t, env, "notes/one").Get(t.Context()))(t); snap.Data()["text"] != "kept" {
 		t.Errorf("the document has %v", snap.Data())
 	}
-	const tasks = 9 // 5 are delivered at once, and then one each 200 ms
-	delivered := make(chan string, tasks)
-	worker := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		delivered <- r.URL.Path + " " + string(body)
-	}))
-	defer worker.Close()
 	began, task := time.Now(), &cloudtaskspb.Task{}
 	for range tasks {
 		task = createTask(t, env, worker.URL+"/run")
@@ -96,6 +97,10 @@ func TestTheEmulatorServesGooglesClientsUntilSIGINT(t *testing.T) {
 	}
 	if slow := time.Since(began); slow < 600*time.Millisecond {
 		t.Errorf("%d tasks within %v with --as-documented", tasks, slow)
+	}
+	taskguard(t, env, "submit", "--input", "{}", "--id", "x").want(t, cli.ExitDone) // with no other variable
+	if got := <-delivered; got != `/internal/tasks/analysis {"analysis_id":"x"}` {
+		t.Errorf("%s was delivered", got)
 	}
 	deliveries.Await(t, "task "+path.Base(task.Name)+", attempt 1: answered 200")
 

@@ -258,8 +258,14 @@ func localCloud(t testing.TB, env vars, flags ...string) (vars, *emulatortest.Lo
 		if !ok {
 			t.Fatalf("local ended: %s", errs.String())
 		}
-		object := wantKeys(t, line, "environment", "doclock", "console")
-		got := vars{"doclock": object["doclock"].(string), "console": object["console"].(string)}
+		pages := []string{"console"}
+		if slices.Contains(flags, "--documents") {
+			pages = append(pages, "doclock")
+		}
+		object, got := wantKeys(t, line, append([]string{"environment"}, pages...)...), vars{}
+		for _, page := range pages {
+			got[page] = object[page].(string)
+		}
 		for name, value := range object["environment"].(map[string]any) {
 			got[name] = value.(string)
 		}

@@ -190,6 +190,13 @@ func TestDoctorReadsTheKindsAndReportsWhatItCannotRead(t *testing.T) {
 	taskguard(t, vars{"KINDS": `[{}, {"name":"order","collection":"shops/s/orders"}]`}, "doctor", "--indexes", indexes).want(t, cli.ExitFailed,
 		"--collection-group=orders ", "The field input of orders is indexed", "\n9 problems, 0 pieces of advice\n")
 	taskguard(t, vars{"KINDS": "{}"}, "doctor", "--indexes", indexes).want(t, cli.ExitUsage, "KINDS: want a JSON array")
+	for _, emulated := range []vars{{"FIRESTORE_EMULATOR_HOST": "127.0.0.1:1"}, {"CLOUD_TASKS_EMULATOR_HOST": "127.0.0.1:1"}} {
+		emulated["GOOGLE_CLOUD_PROJECT"] = "p"
+		for _, args := range []string{"doctor", "doctor --json", "doctor --service projects/p/locations/l/services/s", "doctor --doclock projects/p/locations/l/services/s --indexes " + indexes} {
+			taskguard(t, emulated, strings.Fields(args)...).want(t, cli.ExitUsage, "_EMULATOR_HOST is set, and doctor checks a deployment on Google Cloud: unset FIRESTORE_EMULATOR_HOST and CLOUD").wantOneErrorLine(t)
+		}
+		taskguard(t, emulated, "doctor", "--indexes", indexes).want(t, cli.ExitDone, "no problem in what was read")
+	}
 	taskguard(t, vars{}, "doctor", "--service", "no/such.yaml").want(t, cli.ExitUsage, `--service: "no/such.yaml" is neither a file nor the name of a service`)
 	for _, file := range []string{t.TempDir(), write(t, "junk", "\x00\x01\x02\xff\xfe\n\x1b[2J")} {
 		o := taskguard(t, vars{}, "doctor", "--queue", file).want(t, cli.ExitFailed, "not readable: ", "\nnothing was read\n")

@@ -75,6 +75,7 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		"emulator --port -1":                             "--port -1: want 0 to 65533",
 		"console --port 65536":                           "--port 65536: want 0 to 65535",
 		"emulator --port 0 --queue q":                    "--queue or TASK_QUEUE: queue.name: want projects/",
+		"emulator --port 0 --target h:1":                 `--target: "h:1" is not an http or https URL`,
 		"emulator x":                                     "unexpected argument",
 		"local --logs=":                                  "--logs must name a directory",
 		"demo --logs=":                                   "--logs must name a directory",
@@ -152,17 +153,17 @@ func TestAWrongEnvironmentNamesTheVariableAndExits2(t *testing.T) {
 		"no project for rooms":  {vars{}, "unlock --room a", "GOOGLE_CLOUD_PROJECT: must be set; to try taskguard here, start `taskguard local`"},
 		"no project for hold":   {vars{"FIRESTORE_EMULATOR_HOST": "127.0.0.1:1"}, "hold --project p -- true", "GOOGLE_CLOUD_PROJECT: must be set"},
 		"a document's path":     {env.with("ANALYSES_COLLECTION", "a/b"), "status", "ANALYSES_COLLECTION: "},
-		"a rooms' path":         {env.with("DOCUMENT_LOCKS_COLLECTION", "a/b").without("FIRESTORE_EMULATOR_HOST"), "unlock --room a", "DOCUMENT_LOCKS_COLLECTION: "},
+		"a rooms' path":         {noQueue.with("DOCUMENT_LOCKS_COLLECTION", "a/b").without("FIRESTORE_EMULATOR_HOST"), "unlock --room a", "DOCUMENT_LOCKS_COLLECTION: "},
 		"no queue to submit to": {noQueue, "submit main.go", "TASK_QUEUE: must be set"},
 		"nothing to book with":  {noQueue, "recover", "TASK_QUEUE: must be set"},
-		"no caller":             {env.without("CLOUD_TASKS_EMULATOR_HOST"), "unlock x", "TASK_CALLER: must be set"},
+		"no caller":             {env.without("FIRESTORE_EMULATOR_HOST", "CLOUD_TASKS_EMULATOR_HOST"), "unlock x", "TASK_CALLER: must be set"},
 		"a bad TTL to recover":  {env.with("LOCK_TTL", "5"), "recover", "LOCK_TTL: \"5\" is not a positive duration"},
 		"a bad port":            {env.with("PORT", "http"), "console --listen 127.0.0.1", "PORT: \"http\" is not a number"},
 		"an emulator's URL":     {env.with("FIRESTORE_EMULATOR_HOST", "http://127.0.0.1:1"), "status", "FIRESTORE_EMULATOR_HOST: \"http://127.0.0.1:1\" is not host:port; remove the scheme: 127.0.0.1:1"},
 		"a path for local":      {vars{"ANALYSES_COLLECTION": "a/b"}, "local --port 0", "ANALYSES_COLLECTION: "},
 		"a bad analyzer":        {vars{"ANALYZER": "magic:x"}, "local --port 0", "ANALYZER: "},
-		"a bad document TTL":    {vars{"DOCUMENT_LOCK_TTL": "soon"}, "local --port 0", "DOCUMENT_LOCK_TTL: "},
-		"its locks":             {vars{"LOCKS_PER_SESSION": "0"}, "local --port 0", "LOCKS_PER_SESSION: "},
+		"a bad document TTL":    {vars{"DOCUMENT_LOCK_TTL": "soon"}, "local --documents --port 0", "DOCUMENT_LOCK_TTL: "},
+		"its locks":             {vars{"LOCKS_PER_SESSION": "0"}, "local --documents --port 0", "LOCKS_PER_SESSION: "},
 		"a short retention":     {vars{"KEEP_FINISHED": "1h"}, "local --port 0", "KEEP_FINISHED: 1h0m0s is under 768h"},
 		"a worker without auth": {vars{"GOOGLE_CLOUD_PROJECT": "p"}, "worker", "TASK_AUTH: "},
 	} {
@@ -170,6 +171,20 @@ func TestAWrongEnvironmentNamesTheVariableAndExits2(t *testing.T) {
 			args := strings.Fields(tc.args)
 			taskguard(t, tc.env, args...).want(t, cli.ExitUsage, "taskguard "+args[0]+": "+tc.want).wantOneErrorLine(t)
 		})
+	}
+	for missing, commands := range map[string][]string{
+		"FIRESTORE_EMULATOR_HOST": {
+			"status", "status x", "submit main.go", "unlock x", "unlock --room a", "cancel x", "requeue x", "resolve x a --not-done", "delete x",
+			"recover", "restore --min-token now", "console", "doctor --smoke {}", "hold --project p -- true", "run x",
+		},
+		"CLOUD_TASKS_EMULATOR_HOST": {
+			"submit main.go", "unlock x", "requeue x", "resolve x a --not-done", "recover", "console", "doctor --smoke {}", "run x",
+		},
+	} {
+		for _, command := range commands {
+			half := env.with("ANALYZER", "builtin:document").without(missing)
+			taskguard(t, half, strings.Fields(command)...).want(t, cli.ExitUsage, missing+": must be set too, because ").wantOneErrorLine(t)
+		}
 	}
 }
 

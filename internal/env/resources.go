@@ -25,13 +25,31 @@ type Firestore struct {
 	Emulator string // FIRESTORE_EMULATOR_HOST, which Google's library reads itself
 }
 
+// Variables that name emulators.
+const (
+	firestoreEmulator = "FIRESTORE_EMULATOR_HOST"
+	tasksEmulator     = "CLOUD_TASKS_EMULATOR_HOST"
+)
+
 // Firestore reads the name of the database.
 func (e *Environment) Firestore() Firestore {
 	return Firestore{
 		Project:  e.Checked("GOOGLE_CLOUD_PROJECT", "", CheckName),
 		Database: e.Checked("FIRESTORE_DATABASE", "(default)", CheckName),
-		Emulator: e.Checked("FIRESTORE_EMULATOR_HOST", "", CheckAddress),
+		Emulator: e.Checked(firestoreEmulator, "", CheckAddress),
 	}
+}
+
+// EmulateFirestoreToo refuses an emulated queue beside Google's Firestore, which nobody means to use then.
+func (e *Environment) EmulateFirestoreToo() {
+	e.Refuse(e.Text(tasksEmulator, "") != "" && e.Text(firestoreEmulator, "") == "", firestoreEmulator,
+		"must be set too, because %s is: otherwise the documents would be on Google Cloud", tasksEmulator)
+}
+
+// emulateQueueToo refuses Google's queue beside an emulated Firestore: its deliveries would find no documents.
+func (e *Environment) emulateQueueToo() {
+	e.Refuse(e.Text(firestoreEmulator, "") != "" && e.Text(tasksEmulator, "") == "", tasksEmulator,
+		"must be set too, because %s is: otherwise the tasks would go to Google Cloud", firestoreEmulator)
 }
 
 // LockPolicy reads the policy of the locks of analyses.
@@ -65,18 +83,23 @@ func CheckKeep(keep time.Duration, queue bool) error {
 }
 
 // TaskQueue reads the queue of deliveries, their target and their caller. It returns the zero
-// Config if no queue is named.
+// Config if no queue is named. It refuses a queue and a Firestore of which only one is
+// emulated.
 func (e *Environment) TaskQueue() taskqueue.Config {
 	c := taskqueue.Config{
 		Name: e.Text("TASK_QUEUE", ""), TargetURL: e.Text("TASK_TARGET_URL", ""), Caller: e.Text("TASK_CALLER", ""),
-		Audience: e.Text("TASK_AUDIENCE", ""), EmulatorHost: e.Checked("CLOUD_TASKS_EMULATOR_HOST", "", CheckAddress),
+		Audience: e.Text("TASK_AUDIENCE", ""), EmulatorHost: e.Checked(tasksEmulator, "", CheckAddress),
 	}
 	if c.Name == "" {
 		e.Unused("belongs to TASK_QUEUE, which is not set",
-			"TASK_TARGET_URL", "TASK_CALLER", "CLOUD_TASKS_EMULATOR_HOST")
+			"TASK_TARGET_URL", "TASK_CALLER", tasksEmulator)
 		return taskqueue.Config{}
 	}
-	e.forTests("CLOUD_TASKS_EMULATOR_HOST")
+	e.forTests(tasksEmulator)
+	if !e.onCloudRun() { // there, either is refused
+		e.EmulateFirestoreToo()
+		e.emulateQueueToo()
+	}
 	e.Add(c.Check())
 	return c
 }
@@ -95,7 +118,7 @@ type TaskAuth struct {
 // allowed in any mode.
 func (e *Environment) TaskAuth(emulator, def string, otherTokens bool) (a TaskAuth) {
 	a.Mode = e.Text("TASK_AUTH", def)
-	e.forTests("FIRESTORE_EMULATOR_HOST")
+	e.forTests(firestoreEmulator)
 	e.Refuse(a.Mode == "", "TASK_AUTH", "must be set: oidc (this service verifies tokens), "+
 		"iam (Cloud Run's check in front), or none together with FIRESTORE_EMULATOR_HOST")
 	e.Refuse(!slices.Contains([]string{"", "oidc", "iam", "none"}, a.Mode),

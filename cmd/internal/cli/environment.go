@@ -36,14 +36,15 @@ func Check(e *env.Environment) error {
 	return nil
 }
 
-// needProject refuses an environment without a project. Without an emulator either, its problem names
-// the way to try the commands.
+// needProject refuses an environment without a project, or that emulates the queue alone. Without a project and an
+// emulator, its problem names the way to try the commands.
 func needProject(e *env.Environment, f env.Firestore) {
 	want := "must be set"
 	if f.Emulator == "" {
 		want += "; to try taskguard here, start `taskguard local`, and run the exports it prints"
 	}
 	e.Refuse(f.Project == "", "GOOGLE_CLOUD_PROJECT", "%s", want)
+	e.EmulateFirestoreToo()
 }
 
 // Place is the collection of a kind of work in a database.

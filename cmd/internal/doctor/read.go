@@ -31,6 +31,17 @@ type Options struct {
 	Google  []option.ClientOption // for Google's clients; tests set an endpoint
 }
 
+// offline reports whether Read asks Google only for the services that options name.
+func (o Options) offline() bool {
+	return o.Alone || o.Queue+o.Indexes != "" || isFile(o.Service) || isFile(o.Doclock)
+}
+
+// AsksGoogle reports whether Read may ask Google for anything, with these options.
+func (o Options) AsksGoogle() bool {
+	onGoogle := func(service string) bool { return service != "" && !isFile(service) }
+	return !o.offline() || onGoogle(o.Service) || onGoogle(o.Doclock)
+}
+
 // Read collects what the options and the environment name. It leaves out a part that it cannot
 // read, and records the reason. It returns an error only for wrong usage: a name that is not valid,
 // or nothing to read. If an option names a file, Read asks Google only for the services that options
@@ -41,7 +52,7 @@ func Read(ctx context.Context, o Options) (Facts, error) {
 		Options: o, facts: Facts{Status: map[Part]Status{}},
 		connect: sync.OnceValues(func() (google, error) { return connect(ctx, o.Google) }),
 	}
-	if o.Alone || o.Queue+o.Indexes != "" || isFile(o.Service) || isFile(o.Doclock) {
+	if o.offline() {
 		r.offline = "files are named, so Google is asked only for what a flag names"
 	}
 

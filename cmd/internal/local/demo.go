@@ -16,6 +16,7 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/operate"
+	"taskguard/cmd/internal/printable"
 	"taskguard/emulator/cloudtasks"
 	"taskguard/worker"
 )
@@ -31,6 +32,7 @@ const (
 	demoTimeout   = 2 * time.Minute        // plus the runs of the files
 	demoPause     = 600 * time.Millisecond // between two tasks
 	demoSpan      = 5 * time.Second        // between the first and the last task, at most
+	demoWidth     = 72                     // columns of a line after its time, so that it fits into 80
 )
 
 // redeliveries are the delays of the duplicates of a task: one during the run, one after it.
@@ -150,6 +152,7 @@ func (d *demo) run(ctx context.Context) error {
 	if err := d.startWorkers(ctx, demoWorkers); err != nil {
 		return err
 	}
+	d.showWorkers()
 	if err := d.runFiles(ctx); err != nil {
 		return err
 	}
@@ -158,8 +161,7 @@ func (d *demo) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		row := d.rows[doc.ID]
-		row.Status, row.Runs = a.Status, a.Lock.Token
+		d.rows[doc.ID].Status = a.Status
 	}
 	return nil
 }
@@ -260,11 +262,10 @@ func (d *demo) kill(ctx context.Context, r run) error {
 		Worker: r.worker.number, ID: r.AnalysisID, Token: r.Token, ExpiresAt: a.Lock.ExpiresAt,
 		Percent: max(0, a.Progress.Percent()), checkpoint: a.Checkpoint != nil,
 	}
-	name := d.rows[r.AnalysisID].Name
-	d.show.Print("killed %v, process %d, with SIGKILL in the middle of its run of %s: %d %% of the work is committed",
-		r.worker, r.worker.pid(), name, d.killed.Percent)
-	d.show.Print("the dead worker's lock on %s expires in %.1f s, at %s", name,
-		a.Lock.ExpiresAt.Sub(a.ReadAt).Seconds(), a.Lock.ExpiresAt.UTC().Format("15:04:05.000Z"))
+	name := d.rows[r.AnalysisID].shown()
+	d.show.Print("killed %v, process %d, with SIGKILL in the middle of its run", r.worker, r.worker.pid())
+	d.show.Print("%d %% of its work on %s is committed", d.killed.Percent, name)
+	d.show.Print("the dead worker's lock on %s expires in %.1f s", name, a.Lock.ExpiresAt.Sub(a.ReadAt).Seconds())
 	return nil
 }
 
@@ -275,7 +276,9 @@ func (d *demo) runBegins(w *process, r *record) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	name, k := d.rows[r.AnalysisID].Name, d.killed
+	row, k := d.rows[r.AnalysisID], d.killed
+	name := row.shown()
+	row.runner = w
 	if k == nil || k.ID != r.AnalysisID || k.Token == r.Token {
 		d.show.Print("%s runs on %v, token %d", name, w, r.Token)
 	} else {
@@ -304,8 +307,8 @@ func (d *demo) delivered(e *delivery) {
 	}
 	row := d.rows[e.analysisID]
 	row.count(e)
-	e.analysisID = row.Name // the line shows the file's name
-	d.show.Print("%v", e)
+	e.analysisID = row.shown() // the line shows the file's name
+	d.show.Print("%s", cli.Shorten(printable.Line(e.String()), demoWidth))
 
 	for _, r := range d.rows {
 		if r.Finishes == 0 || r.Deliveries <= len(redeliveries) {

@@ -24,6 +24,7 @@ import (
 	"taskguard/emulator/cloudtasks"
 	"taskguard/emulator/firestore"
 	"taskguard/emulator/oidc"
+	"taskguard/internal/taskqueue"
 )
 
 // Emulator keeps an embedded Firestore and Cloud Tasks up until Ctrl-C. Its standard output is
@@ -45,6 +46,8 @@ func Emulator(lookup cli.Lookup) *cobra.Command {
 		"0: any free ones")
 	flags.StringVar(&o.queue, "queue", "", "the `name` of the queue that exists from the start "+
 		"(default TASK_QUEUE, or projects/"+project+"/locations/local/queues/tasks)")
+	flags.StringVar(&o.target, "target", "",
+		"your worker's base `URL`: exported as TASK_TARGET_URL, which submit needs")
 	flags.BoolVar(&o.documented, "as-documented", false, "throttle each queue as Cloud Tasks does: "+
 		"a new or idle one is slow at first, and 429, 503 or many errors slow it down")
 	cli.TakesJSON(cmd, "print the environment as one JSON document")
@@ -53,15 +56,20 @@ func Emulator(lookup cli.Lookup) *cobra.Command {
 
 // emulatorOptions are the flags of emulator.
 type emulatorOptions struct {
-	host, queue string
-	port        int
-	documented  bool
+	host, queue, target string
+	port                int
+	documented          bool
 }
 
 // serve serves the emulator until ctx ends.
 func (o *emulatorOptions) serve(ctx context.Context, c *cli.Call, _ []string) error {
 	if err := checkPort(o.port, 3); err != nil {
 		return err
+	}
+	if o.target != "" {
+		if err := (taskqueue.Config{Name: queue, TargetURL: o.target}).Check(); err != nil {
+			return cli.UsageError("--target: " + strings.TrimPrefix(err.Error(), "TASK_TARGET_URL: "))
+		}
 	}
 	name := cmp.Or(o.queue, c.Value("TASK_QUEUE"), "projects/"+project+"/locations/local/queues/tasks")
 
@@ -90,11 +98,17 @@ func (o *emulatorOptions) serve(ctx context.Context, c *cli.Call, _ []string) er
 		"GOOGLE_CLOUD_PROJECT": strings.Split(name, "/")[1], cli.FirestoreEmulator: emulated.firestore,
 		"TASK_QUEUE": name, cli.TasksEmulator: emulated.tasks,
 	}
+	unset := ""
+	if o.target != "" {
+		vars["TASK_TARGET_URL"] = o.target
+	} else {
+		unset = "# To submit, also set TASK_TARGET_URL to your worker's URL; --target URL exports it.\n"
+	}
 	if c.JSON {
 		err = c.PrintJSON(map[string]any{"environment": vars, "health": health})
 	} else {
-		const ready = "%s\n# Ready: %s answers 200. Ctrl-C ends it and deletes its data.\n"
-		_, err = fmt.Fprintf(c.Out, ready, cli.Exports(vars), health)
+		const ready = "%s\n%s# Ready: %s answers 200. Ctrl-C ends it and deletes its data.\n"
+		_, err = fmt.Fprintf(c.Out, ready, cli.Exports(vars), unset, health)
 	}
 	if err == nil {
 		<-ctx.Done()

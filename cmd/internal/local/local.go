@@ -41,7 +41,10 @@ type local struct {
 	workerCloud
 	router
 
-	c *cli.Call
+	c         *cli.Call
+	documents bool // serve the document lock too
+
+	locks, console string // URLs of pages; locks is empty without the document lock
 }
 
 // Local keeps an emulated cloud and workers up until Ctrl-C.
@@ -50,13 +53,13 @@ func Local(lookup cli.Lookup) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "local", GroupID: cli.TryIt, Args: cli.Args(0, 0),
 		Short: "Run everything on this machine until Ctrl-C: workers, console",
-		Long: "An emulated cloud, workers, the console, and the document lock's page. Data stays in memory. " +
+		Long: "An emulated cloud, workers and the console. Data stays in memory. " +
 			"It prints exports for another terminal.",
 		Example: "taskguard local\nANALYZER=exec:./transcribe taskguard local --workers 4",
 		Annotations: cli.Reads("ANALYZER (builtin:document), ANALYZER_ENV and ANALYZER_OUTPUT; " +
 			"ANALYSES_COLLECTION; the worker's LOCK_…, MAX_…, " +
 			"RUN_TIMEOUT, CHECKPOINT_INTERVAL, STALL_TIMEOUT, RETRY_…, CONCURRENCY_… and KEEP_FINISHED; " +
-			"the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, LOCKS_PER_SESSION, " +
+			"with --documents, the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, LOCKS_PER_SESSION, " +
 			"SOCKETS_PER_SESSION, SESSION_SECRET, PUSHER_APP_KEY, PUSHER_APP_SECRET, PUSHER_CHANNEL, " +
 			"PUSHER_EVENT_NAMESPACE, ALLOWED_ORIGINS and AUTHORIZE_URL"),
 		RunE: cli.Bind(lookup, o.serve),
@@ -66,6 +69,8 @@ func Local(lookup cli.Lookup) *cobra.Command {
 		"the keys of the tokens, the document lock and the console; 0: any free ones")
 	flags.IntVar(&o.workers, "workers", 2, "`how many` workers")
 	flags.DurationVar(&o.every, "recover-every", time.Minute, "how often recovery is called, as Cloud Scheduler would")
+	flags.BoolVar(&o.documents, "documents", false,
+		"also serve the document lock, with a page to try in two browser tabs")
 	o.command.takesLogs(cmd)
 	cli.TakesJSON(cmd, "print the environment as one JSON document; progress goes to standard error")
 	return cmd
@@ -75,6 +80,7 @@ func Local(lookup cli.Lookup) *cobra.Command {
 type localOptions struct {
 	port, workers int
 	every         time.Duration
+	documents     bool
 	command       command // with --logs
 }
 
@@ -92,7 +98,7 @@ func (o *localOptions) serve(ctx context.Context, c *cli.Call, _ []string) error
 		return err
 	}
 
-	l := &local{c: c}
+	l := &local{c: c, documents: o.documents}
 	l.command, l.show = o.command, c.Progress()
 	warnOfMisspelt(c)
 	defer l.close()
@@ -114,12 +120,7 @@ func (l *local) serveAll(ctx context.Context, addressOf func(i int) string, work
 	if err := l.configureWorkers(ctx); err != nil {
 		return err
 	}
-	locks, err := l.serveLocks(addressOf(4))
-	if err != nil {
-		return err
-	}
-	console, err := l.serveConsole(ctx, addressOf(5))
-	if err != nil {
+	if err := l.servePages(ctx, addressOf(4), addressOf(5)); err != nil {
 		return err
 	}
 
@@ -133,15 +134,17 @@ func (l *local) serveAll(ctx context.Context, addressOf func(i int) string, work
 	if err := l.startWorkers(ctx, workers); err != nil {
 		return err
 	}
+	if err := l.printHead(); err != nil {
+		return err
+	}
+	l.showWorkers()
+	l.show.Print("at most %s at once, as MAX_RUNS is %d", cli.Count(atOnce, "run"), l.limit)
+
 	for _, w := range l.workers {
 		running.Go(func() { l.supervise(ctx, w) })
 	}
 	running.Go(func() { l.callRecovery(ctx, every) })
-
-	l.show.Print("the queue delivers at most %d at once, as MAX_RUNS is %d", atOnce, l.limit)
-	if err := l.printEnvironment(locks, console); err != nil {
-		return err
-	}
+	running.Go(func() { l.warnOfAnalyzer(ctx) })
 	<-ctx.Done()
 	l.show.Print("stopping the workers, which release their locks")
 	return nil
@@ -205,6 +208,17 @@ var lockVariables = []string{
 	"AUTHORIZE_URL",
 }
 
+// servePages serves the console and, if it is wanted, the document lock.
+func (l *local) servePages(ctx context.Context, locksAt, consoleAt string) (err error) {
+	if l.documents {
+		if l.locks, err = l.serveLocks(locksAt); err != nil {
+			return err
+		}
+	}
+	l.console, err = l.serveConsole(ctx, consoleAt)
+	return err
+}
+
 // serveLocks serves the document lock on the same Firestore, and returns the URL of its page.
 // Without SESSION_SECRET its sessions end with this process.
 func (l *local) serveLocks(address string) (string, error) {
@@ -220,7 +234,7 @@ func (l *local) serveLocks(address string) (string, error) {
 	serve := func(ctx context.Context, listener net.Listener) error {
 		return doclock.Serve(ctx, cfg, listener, slog.New(slog.DiscardHandler))
 	}
-	return l.servePage("the document lock, to be tried in two tabs", address, serve)
+	return l.servePage("the document lock", address, serve)
 }
 
 // serveConsole serves the console of the same Firestore, with changes allowed, and returns
@@ -232,7 +246,7 @@ func (l *local) serveConsole(ctx context.Context, address string) (string, error
 	if err != nil {
 		return "", err
 	}
-	return l.servePage("the console, with all analyses", address, page.Serve)
+	return l.servePage("the console", address, page.Serve)
 }
 
 // servePage runs a server until close, and returns its URL.
@@ -247,9 +261,7 @@ func (l *local) servePage(title, address string, serve func(context.Context, net
 	if err != nil {
 		return "", err
 	}
-	page := "http://" + host + "/"
-	l.show.Print("%s: %s", title, page)
-	return page, nil
+	return "http://" + host + "/", nil
 }
 
 // supervise restarts a worker each time it ends, until ctx ends.
@@ -313,19 +325,31 @@ func (l *local) recoverOnce(ctx context.Context) (r worker.Recovery, err error) 
 	return r, err
 }
 
-// printEnvironment prints the environment for another terminal.
-func (l *local) printEnvironment(locks, console string) error {
+// printHead prints what its user can do next, and the environment for another terminal.
+func (l *local) printHead() error {
 	vars := l.variables()
 	if l.c.JSON {
-		return l.c.PrintJSON(map[string]any{"environment": vars, "doclock": locks, "console": console})
+		head := map[string]any{"environment": vars, "console": l.console}
+		if l.documents {
+			head["doclock"] = l.locks
+		}
+		return l.c.PrintJSON(head)
 	}
-	self := cli.Quote(os.Args[0])
+
+	self, input := cli.Quote(os.Args[0]), "JSON"
 	if strings.Contains(self, "go-build") { // go run deletes the directory in which it has built this program
 		self = "go run ./cmd/taskguard"
 	}
-	_, err := fmt.Fprintf(l.c.Out, "In another terminal:\n\n%s\nand then:\n\n  %s submit FILE… --wait\n\n"+
-		"or status, resolve ID NAME, unlock ID, unlock --room ROOM, cancel ID, requeue ID, delete ID, run ID, recover "+
-		"instead of submit. "+
-		"Ctrl-C ends local and deletes its data. Unset the variables afterwards.\n\n", cli.Exports(vars), self)
+	if l.c.Value("ANALYZER") == "" { // builtin:document
+		input = `'{"text": "one two two"}'`
+	}
+	head := "In another terminal, run the exports below. Then:\n\n" +
+		"  submit  " + self + " submit --input " + input + " --wait\n" +
+		"  watch   " + l.console + " or " + self + " status\n" +
+		"  stop    Ctrl-C here, which deletes the data\n"
+	if l.documents {
+		head += "  locks   open " + l.locks + " in two tabs\n"
+	}
+	_, err := fmt.Fprintf(l.c.Out, "%s\n%s\n", head, cli.Exports(vars))
 	return err
 }

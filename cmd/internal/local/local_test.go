@@ -46,6 +46,15 @@ var errFull = errors.New("full")
 func full([]byte) error { return errFull }
 
 func TestTheEmulatorPrintsItsEnvironmentAsJSONAndEndsWithoutAnOutput(t *testing.T) {
+	for args, hint := range map[string]bool{"--port 0": true, "--port 0 --target http://h:1": false} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var script string
+		collect := func(p []byte) error { cancel(); script += string(p); return nil }
+		err := execute(ctx, Emulator, writer(collect), strings.Fields(args)...)
+		if err != nil || strings.Contains(script, "\n# To submit, also set TASK_TARGET_URL ") != hint || strings.Contains(script, "\nexport TASK_TARGET_URL=http://h:1\n") == hint {
+			t.Errorf("%s: %v, %s", args, err, script)
+		}
+	}
 	for _, args := range [][]string{{"--port", "0"}, {"--port", "0", "--json"}} {
 		if err := execute(t.Context(), Emulator, writer(full), args...); !errors.Is(err, errFull) {
 			t.Errorf("%q: %v; want the error of its output", args, err)
@@ -114,7 +123,7 @@ func TestLocalEndsWithTheErrorOfItsStart(t *testing.T) {
 		if bad == 6 {
 			t.Setenv("WORKER_LOG", "")
 		}
-		l := &local{c: callTo(writer(full)), router: router{show: cli.NewProgress(io.Discard)}}
+		l := &local{documents: true, c: callTo(writer(full)), router: router{show: cli.NewProgress(io.Discard)}}
 		err := l.serveAll(t.Context(), func(i int) string {
 			if i == bad {
 				return "127.0.0.1:65536"
@@ -235,20 +244,95 @@ func TestRecoveryIsCalledWithAToken(t *testing.T) {
 	}
 }
 
-func TestLocalPrintsHowToGoOn(t *testing.T) {
+func TestLocalBeginsWithWhatOneCanDoNext(t *testing.T) {
 	defer func(program string) { os.Args[0] = program }(os.Args[0])
-	for program, want := range map[string]string{"/go-build1/exe/taskguard": "  go run ./cmd/taskguard submit FILE", "/my tools/taskguard": "  '/my tools/taskguard' submit FILE"} {
+	for program, tc := range map[string]struct {
+		analyzer, submit string
+		documents        bool
+	}{
+		"/go-build1/exe/taskguard": {submit: `go run ./cmd/taskguard submit --input '{"text": "one two two"}' --wait`},
+		"/my tools/taskguard":      {submit: `'/my tools/taskguard' submit --input JSON --wait`, analyzer: "exec:x"},
+		"taskguard":                {submit: `taskguard submit --input JSON --wait`, analyzer: "exec:x", documents: true},
+	} {
 		os.Args[0] = program
 		var out bytes.Buffer
-		if err := (&local{c: callTo(&out)}).printEnvironment("", ""); err != nil || !strings.Contains(out.String(), want) || !strings.Contains(out.String(), "export TASK_QUEUE=") {
-			t.Errorf("%v, %s; want %q", err, out.String(), want)
+		self, _, _ := strings.Cut(tc.submit, " submit")
+		want := "In another terminal, run the exports below. Then:\n\n  submit  " + tc.submit +
+			"\n  watch   http://h:5/ or " + self + " status\n  stop    Ctrl-C here, which deletes the data\n"
+		if tc.documents {
+			want += "  locks   open http://h:4/ in two tabs\n"
+		}
+		want += "\nexport "
+
+		c := &cli.Call{Streams: cli.Streams{Out: &out}, Lookup: lookup(map[string]string{"ANALYZER": tc.analyzer})}
+		l := &local{c: c, documents: tc.documents, locks: "http://h:4/", console: "http://h:5/"}
+		if err := l.printHead(); err != nil || !strings.HasPrefix(out.String(), want) || !strings.Contains(out.String(), "\nexport TASK_QUEUE=") {
+			t.Errorf("%v, %s; want %s", err, out.String(), want)
 		}
 	}
+	// The tutorial shows the same.
+	os.Args[0] = "bin/taskguard"
+	var out strings.Builder
+	c := &cli.Call{Streams: cli.Streams{Out: &out}, Lookup: lookup(map[string]string{"ANALYZER": "exec:python3 count.py"})}
+	l := &local{c: c, console: "http://127.0.0.1:8585/"}
+	l.firestore, l.tasks = "127.0.0.1:8580", "127.0.0.1:8581"
+	page, pageErr := os.ReadFile("../../../docs/tutorial.md")
+	if err := errors.Join(l.printHead(), pageErr); err != nil {
+		t.Fatal(err)
+	}
+	head, _, _ := strings.Cut(out.String(), "export GOOGLE_CLOUD_PROJECT")
+	head = strings.ReplaceAll("    "+strings.ReplaceAll(head, "\n", "\n    "), "    \n", "\n")
+	if !strings.Contains(string(page), head+"…\n") {
+		t.Errorf("docs/tutorial.md lacks\n%s", head)
+	}
+
 	for _, asJSON := range []bool{false, true} {
 		c := callTo(writer(full))
 		c.JSON = asJSON
-		if err := (&local{c: c}).printEnvironment("", ""); !errors.Is(err, errFull) {
+		if err := (&local{c: c}).printHead(); !errors.Is(err, errFull) {
 			t.Errorf("%v; want the error of its output", err)
 		}
+	}
+}
+
+func TestLocalWarnsOfAnAnalyzerThatDoesNotAnswer(t *testing.T) {
+	var asked []string
+	answering := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Method+" "+r.URL.String())
+		http.Redirect(w, r, "/elsewhere", http.StatusFound)
+	}))
+	t.Cleanup(answering.Close)
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, tc := range map[string]struct {
+		ctx            context.Context
+		analyzer, want string
+	}{
+		"none":               {t.Context(), "", ""},
+		"a program":          {t.Context(), "exec:sh", ""},
+		"one that answers":   {t.Context(), answering.URL + "/analyze?key=secret", ""},
+		"one that is gone":   {t.Context(), gone.URL + "/analyze?key=secret", "nothing answers at " + gone.URL + " (dial tcp " + gone.Listener.Addr().String() + ": connect: connection refused)"},
+		"one that is silent": {t.Context(), "http://" + silent.Addr().String(), "nothing answers at http://" + silent.Addr().String() + " (no answer within 3s)"},
+		"at the end":         {ended, gone.URL, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var errs bytes.Buffer
+			c := &cli.Call{Name: "local", Streams: cli.Streams{Err: &errs}, Lookup: lookup(map[string]string{"ANALYZER": tc.analyzer})}
+			(&local{c: c}).warnOfAnalyzer(tc.ctx)
+			if got := errs.String(); !strings.Contains(got, tc.want) || (got == "") != (tc.want == "") || strings.Count(got, "\n") > 1 {
+				t.Errorf("%q; want %q", got, tc.want)
+			}
+		})
+	}
+	if len(asked) != 1 || asked[0] != "HEAD /" {
+		t.Errorf("%q; want only the root asked, since the analyzer's path may begin work", asked)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -228,9 +229,9 @@ func (o *workerOptions) serve(ctx context.Context, c *cli.Call, _ []string) erro
 		cfg.Analyzer = slowed(cfg.Analyzer, o.slow)
 	}
 	cfg.Analyzer = logged(cfg.Analyzer, parents)
-	l, err := cli.Listen("PORT", "127.0.0.1:"+strconv.Itoa(cfg.Port))
+	l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(cfg.Port))
 	if err != nil {
-		return err
+		return fmt.Errorf("%w; PORT chooses another port", err)
 	}
 	return workerservice.Serve(ctx, cfg, l, log)
 }

@@ -16,20 +16,34 @@ type row struct {
 	Name       string `json:"file"`
 	ID         string `json:"analysis_id"`
 	Status     string `json:"status"`
-	Deliveries int    `json:"deliveries"`
-	Finishes   int    `json:"finishes"` // deliveries that finished the file
-	Skips      int    `json:"skips"`    // deliveries that a worker acknowledged without a run
-	Runs       int64  `json:"runs"`     // acquisitions of the lock, also by killed runs
+	Deliveries int    `json:"deliveries"` // runs, skips and unanswered ones
+	Runs       int    `json:"runs"`       // deliveries that ran the file, the killed run too
+	Skips      int    `json:"skips"`      // deliveries that a worker acknowledged without a run
+	Unanswered int    `json:"unanswered"` // deliveries to a dead worker, or that were answered by an error
+	Finishes   int    `json:"finishes"`   // runs that finished the file
 	FinishedBy int    `json:"finished_by"`
+
+	runner *process // the worker whose run of the file has not been answered
 }
+
+// shown returns the file's name as the lines and the table show it.
+func (r *row) shown() string { return cli.Shorten(printable.Line(r.Name), 17) }
 
 func (r *row) count(d *delivery) {
 	r.Deliveries++
+	answered := d.status/100 == 2
 	switch {
-	case d.status/100 != 2: // no answer, or refused
-	case !d.answer.Acquired:
+	case answered && !d.answer.Acquired:
 		r.Skips++
-	case d.answer.Result != "":
+		return
+	case !answered && d.worker != r.runner:
+		r.Unanswered++
+		return
+	}
+
+	r.Runs++
+	r.runner = nil
+	if answered && d.answer.Result != "" {
 		r.Finishes++
 		r.FinishedBy = d.worker.number
 	}
@@ -82,19 +96,22 @@ func (d *demo) problems() []string {
 	return all
 }
 
-// printTable prints a table of at most 60 columns, and how the killed run went on.
+// printTable prints a table of at most 80 columns, and how the killed run went on.
 func (d *demo) printTable() {
 	cli.Print(d.c.Out, "\n")
 	t := tabwriter.NewWriter(d.c.Out, 0, 0, 2, ' ', 0)
-	cli.Print(t, "FILE\tRESULT\tDELIVERIES\tSKIPS\tRUNS\tBY\n")
+	cli.Print(t, "FILE\tRESULT\tDELIVERIES\tRUNS\tSKIPPED\tUNANSWERED\tFINISHED BY\n")
 	for _, doc := range d.docs {
-		r, name := d.rows[doc.ID], cli.Shorten(printable.Line(doc.Name), 17)
-		cli.Print(t, "%s\t%s\t%d\t%d\t%d\tworker %d\n", name, r.Status, r.Deliveries, r.Skips, r.Runs, r.FinishedBy)
+		r := d.rows[doc.ID]
+		cli.Print(t, "%s\t%s\t%d\t%d\t%d\t%d\tworker %d\n",
+			r.shown(), r.Status, r.Deliveries, r.Runs, r.Skips, r.Unanswered, r.FinishedBy)
 	}
 	_ = t.Flush() // cli.Run reports an error of standard output
+	cli.Print(d.c.Out, "\nDELIVERIES = RUNS + SKIPPED + UNANSWERED. A worker skips a file that is locked\n"+
+		"or finished. A dead worker does not answer, and the queue tries again.\n")
 
 	if k := d.killed; k != nil {
 		cli.Print(d.c.Out, "\nWorker %d was killed at %d %% of %s. Worker %d continued at %d %%.\n",
-			k.Worker, k.Percent, printable.Line(d.rows[k.ID].Name), k.TakenOver, k.Continued)
+			k.Worker, k.Percent, d.rows[k.ID].shown(), k.TakenOver, k.Continued)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/operate"
@@ -78,14 +79,17 @@ type report struct {
 
 func TestTheDemoPrintsATableAndHowTheKilledRunWentOn(t *testing.T) {
 	d, out := demoOf(false)
-	d.rows["b"].Deliveries, d.rows["b"].Runs, d.rows["b"].FinishedBy = 3, 2, 9
+	d.rows["b"].Deliveries, d.rows["b"].Runs, d.rows["b"].Unanswered, d.rows["b"].FinishedBy = 3, 2, 1, 9
 	if err := d.report(); err != nil {
 		t.Fatal(err)
 	}
 	want := `
-FILE   RESULT  DELIVERIES  SKIPS  RUNS  BY
-a.txt  READY   0           1      0     worker 0
-b.txt  READY   3           0      2     worker 9
+FILE   RESULT  DELIVERIES  RUNS  SKIPPED  UNANSWERED  FINISHED BY
+a.txt  READY   0           0     1        0           worker 0
+b.txt  READY   3           2     0        1           worker 9
+
+DELIVERIES = RUNS + SKIPPED + UNANSWERED. A worker skips a file that is locked
+or finished. A dead worker does not answer, and the queue tries again.
 
 Worker 7 was killed at 40 % of a.txt. Worker 8 continued at 40 %.
 Each file was finished once.
@@ -100,7 +104,9 @@ func TestTheDemoIsOverWhenEachFileIsFinishedAndHasHadAllDeliveries(t *testing.T)
 	for _, r := range d.rows {
 		*r = row{Name: r.Name}
 	}
-	w := &process{number: 3}
+	alive, dead := &process{number: 3}, &process{number: 3}
+	w := alive
+	d.runBegins(dead, &record{Message: runMessage, AnalysisID: "a", Token: 1})
 	deliver := func(id string, status int, a answer) {
 		t.Helper()
 		select {
@@ -112,7 +118,11 @@ func TestTheDemoIsOverWhenEachFileIsFinishedAndHasHadAllDeliveries(t *testing.T)
 	}
 	finished, skipped := answer{Acquired: true, Result: "READY"}, answer{}
 	deliver("a", 0, skipped)
-	deliver("a", 503, finished)
+	w = dead
+	deliver("a", 0, skipped) // the killed run
+	deliver("a", 0, skipped)
+	w = alive
+	deliver("a", 503, answer{Acquired: true, Error: strings.Repeat("long ", 50)})
 	deliver("a", 200, answer{Acquired: true, Reason: "lock_lost"})
 	deliver("a", 200, finished)
 	deliver("b", 200, finished)
@@ -120,9 +130,14 @@ func TestTheDemoIsOverWhenEachFileIsFinishedAndHasHadAllDeliveries(t *testing.T)
 	deliver("b", 0, skipped) // a file has two duplicates
 	<-d.over
 	d.delivered(&delivery{worker: w, analysisID: "b", status: 200, answer: finished}) // is not counted
-	if a, b := *d.rows["a"], *d.rows["b"]; a != (row{Name: "a.txt", Deliveries: 4, Finishes: 1, FinishedBy: 3}) ||
-		b != (row{Name: "b.txt", Deliveries: 3, Finishes: 1, Skips: 1, FinishedBy: 3}) {
+	if a, b := *d.rows["a"], *d.rows["b"]; a != (row{Name: "a.txt", Deliveries: 6, Runs: 3, Unanswered: 3, Finishes: 1, FinishedBy: 3}) ||
+		b != (row{Name: "b.txt", Deliveries: 3, Runs: 1, Skips: 1, Unanswered: 1, Finishes: 1, FinishedBy: 3}) {
 		t.Errorf("%+v, %+v", a, b)
+	}
+	for line := range strings.Lines(out.String()) {
+		if utf8.RuneCountInString(line) > 81 {
+			t.Errorf("a line is wider than 80 columns: %s", line)
+		}
 	}
 	if got := strings.Count(out.String(), "  b.txt: worker 3 "); got != 3 {
 		t.Errorf("%d lines of b.txt: %s", got, out)

@@ -29,7 +29,7 @@ func TestTheRouterSendsTasksInTurnAndObservesEachDelivery(t *testing.T) {
 			t.Errorf("%s; want %s", got, want)
 		}
 	}
-	const refused = `{"reason":"busy","error":"E","retry_at":"T","rejected":true}`
+	const refused = `{"reason":"busy","error":"E","retry_at":"2999-01-01T00:00:00.000Z","rejected":true}`
 	call("{}", "503 no worker serves yet\n")
 	r.workers = []*process{
 		workerThat(t, 1, func(w http.ResponseWriter, r *http.Request) {
@@ -44,7 +44,7 @@ func TestTheRouterSendsTasksInTurnAndObservesEachDelivery(t *testing.T) {
 	call(`{}`, `200 {"acquired":true,"status":"READY","it":"/a/b{}"}`)
 	call("", "409 "+refused+"\n") // recovery
 	if want := []string{
-		"x: worker 2 answered 409 busy: E; the next delivery is due at T; the task is deleted",
+		"x: worker 2 answered 409 busy: E; next delivery at 2999-01-01T00:00:00.000Z; the task is deleted",
 		"x: worker 3 did not answer; the queue will try again",
 		"a task without an analysis_id: worker 1 answered 200 READY",
 	}; !slices.Equal(seen, want) {

@@ -24,6 +24,7 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/workerservice"
 	"taskguard/emulator/cloudtasks"
+	"taskguard/lease/iso8601"
 )
 
 const (
@@ -157,8 +158,8 @@ func (d *delivery) String() string {
 	if d.answer.Error != "" {
 		text += ": " + cli.Shorten(d.answer.Error, 500)
 	}
-	if d.answer.RetryAt != "" {
-		text += "; the next delivery is due at " + d.answer.RetryAt
+	if at, ok := iso8601.Parse(d.answer.RetryAt); ok {
+		text += "; next delivery " + cmp.Or(cli.Duration(max(0, time.Until(at)), "in %s"), "at "+d.answer.RetryAt)
 	}
 	if d.answer.Rejected {
 		text += "; the task is deleted"
@@ -187,12 +188,18 @@ func (r *router) startWorkers(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
-		r.show.Print("%v serves on %s, process %d", w, w.address, w.pid())
 		r.mu.Lock()
 		r.workers = append(r.workers, w)
 		r.mu.Unlock()
 	}
 	return nil
+}
+
+// showWorkers prints the workers' addresses and processes.
+func (r *router) showWorkers() {
+	for _, w := range r.workers {
+		r.show.Print("%v serves on %s, process %d", w, w.address, w.pid())
+	}
 }
 
 // stopGrace covers a worker's own 8 s for releasing its locks.

@@ -83,10 +83,11 @@ func connectAll(ctx context.Context, c *cli.Call, use queueUse, log *slog.Logger
 			e.Problem("RUN_TIMEOUT", fmt.Sprintf("%v is over %v: Cloud Tasks then delivers the task again",
 				o.RunTimeout, taskqueue.MaxDeadline))
 		}
+		emulator := o.Queue.EmulatorHost + c.Value(cli.FirestoreEmulator)
 		switch {
 		case o.Queue.Name == "" && use >= requiredQueue:
 			e.Problem("TASK_QUEUE", "must be set")
-		case o.Queue.Name != "" && o.Queue.Caller == "" && o.Queue.EmulatorHost == "":
+		case o.Queue.Name != "" && o.Queue.Caller == "" && emulator == "":
 			e.Problem("TASK_CALLER", "must be set, to the service account that the worker accepts")
 		}
 	}

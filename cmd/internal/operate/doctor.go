@@ -131,6 +131,9 @@ func check(ctx context.Context, c *cli.Call, o doctor.Options) error {
 			return err
 		}
 	}
+	if err := refuseEmulator(c); err != nil && o.AsksGoogle() {
+		return err
+	}
 	facts, err := doctor.Read(ctx, o)
 	switch {
 	case err != nil:
@@ -154,6 +157,20 @@ func check(ctx context.Context, c *cli.Call, o doctor.Options) error {
 		return cli.ExitError{Code: cli.ExitFailed}
 	}
 	return err
+}
+
+// refuseEmulator returns an error if the environment names an emulator, which doctor cannot check: the project and the
+// queue beside it are not the deployment's.
+func refuseEmulator(c *cli.Call) error {
+	for _, name := range []string{cli.FirestoreEmulator, cli.TasksEmulator} {
+		if c.Value(name) != "" {
+			return cli.EnvironmentError{Err: fmt.Errorf("%s is set, and doctor checks a deployment on Google Cloud: "+
+				"unset %s and %s, and set GOOGLE_CLOUD_PROJECT and TASK_QUEUE to the deployment's. "+
+				"On an emulator, only doctor --smoke INPUT and checks of files work",
+				name, cli.FirestoreEmulator, cli.TasksEmulator)}
+		}
+	}
+	return nil
 }
 
 func (d diagnosis) count() (problems, advice, unreadable int) {

@@ -104,7 +104,8 @@ func TestABadEnvironmentIsNamed(t *testing.T) {
 	}{
 		"nothing set":           {nil, []string{"TASK_AUTH: must be set"}},
 		"no emulator":           {[]string{"TASK_AUTH=none"}, []string{"TASK_AUTH: none is for emulators"}},
-		"an emulated queue":     {[]string{"TASK_AUTH=none", queue, target, "CLOUD_TASKS_EMULATOR_HOST=h:1"}, []string{"TASK_AUTH: none is for emulators"}},
+		"an emulated queue":     {[]string{"TASK_AUTH=none", queue, target, "CLOUD_TASKS_EMULATOR_HOST=h:1"}, []string{"TASK_AUTH: none is for emulators", "FIRESTORE_EMULATOR_HOST: must be set too"}},
+		"emulated documents":    {[]string{"TASK_AUTH=none", queue, target, "FIRESTORE_EMULATOR_HOST=h:1"}, []string{"CLOUD_TASKS_EMULATOR_HOST: must be set too"}},
 		"only oidc":             {[]string{"TASK_AUTH=oidc"}, []string{"TASK_AUDIENCE: must be set", "TASK_SERVICE_ACCOUNTS: must be set"}},
 		"a file of keys":        {append(oidc, "TASK_JWKS_URL=/keys.json"), []string{"TASK_JWKS_URL: "}},
 		"oidc's variables":      {[]string{"TASK_AUTH=iam", "TASK_AUDIENCE=x", "TASK_SERVICE_ACCOUNTS=a@b.c", "TASK_JWKS_URL=https://k.example"}, []string{"TASK_AUDIENCE: belongs to", "TASK_SERVICE_ACCOUNTS: belongs to", "TASK_JWKS_URL: belongs to"}},
