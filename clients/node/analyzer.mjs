@@ -331,7 +331,7 @@ class Answer {
 
   async beginAgain(effect) {
     await this.#record(effect, { token: this.#fields.lock_token });
-    this.ended = new Failed('before_effect', `${effect} begins in the next attempt`, { retryAfter: 1 });
+    this.ended = new Failed('before_effect', `${effect} is planned; the next attempt does it (not a failure)`, { retryAfter: 1 });
     throw this.ended;
   }
 

@@ -81,7 +81,8 @@ class Request(Job):
     def _begin_again(self, name: str) -> Fields:
         self._effects[name] = {"token": self.lock_token}
         self._send({"checkpoint": self._state})
-        raise _Intended(Failed("before_effect", f"{name} begins in the next attempt", retry_after=1))
+        message = f"{name} is planned; the next attempt does it (not a failure)"
+        raise _Intended(Failed("before_effect", message, retry_after=1))
 
     def _end(self, name: str, outcome: Fields) -> None:
         if "done" in outcome:
