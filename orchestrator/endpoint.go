@@ -46,7 +46,7 @@ func newEndpoint(spec string, o Options) (*endpoint, error) {
 
 	client := &http.Client{
 		// A connection for each job, and no HTTP/2, as the dialer is not the default:
-		// on a reused connection net/http may send a request a second time by itself.
+		// on a reused connection net/http may repeat a request without being asked.
 		Transport: &http.Transport{
 			Proxy:                  http.ProxyFromEnvironment,
 			DialContext:            (&net.Dialer{Timeout: connectTimeout}).DialContext,
@@ -202,9 +202,9 @@ func broken(err error) bool {
 	}, func(target error) bool { return errors.Is(err, target) })
 }
 
-// refused returns the error for an answer whose status is not 2xx. Any 5xx may be that of a server, or of the
-// proxy before it, that is being stopped: a framework that cancels its handlers answers 500. One with a
-// code or a wait is the application's own.
+// refused returns the error for an answer whose status is not 2xx. Any 5xx may come from a server, or the proxy
+// before it, that is being stopped: a framework that cancels its handlers answers 500. A 5xx with a code or a wait
+// is the application's own.
 func (e *endpoint) refused(ctx context.Context, a answer) error {
 	reason := strings.TrimSpace(strconv.Itoa(a.status) + " " + http.StatusText(a.status))
 	f := explained(a.output.text)
