@@ -33,7 +33,7 @@ type replies struct {
 	// uncertain has the acts of the replies "uncertain" that the program has not answered.
 	uncertain map[string]*Act
 	begun     map[string]bool // the acts that were told go, and whose end is not recorded
-	acting    atomic.Int32    // how many these are, with the one that begins now
+	acting    atomic.Int32    // the number of begun acts, including an act that begins now
 }
 
 func newReplies(ctx context.Context, job Job) *replies {
@@ -256,8 +256,8 @@ type Marker interface {
 	// a PermanentError, with which the run must end, if this attempt has recorded the act
 	// (CodeActReused), or if there is no room for the act or its result (CodeActsFull).
 	Begin(ctx context.Context, name string, again bool) (*Act, error)
-	// End records the Result or the ResultError of an act that is done; nil removes the record of one
-	// that was not done.
+	// End records the Result or the ResultError of an act that is done. If done is nil, the act was
+	// not done, and End removes its record.
 	// If ctx ends first, the record is committed with the lock's release. An act that is done
 	// stays so, with its first result. ErrNoRoom: the result is too large; the act is still open.
 	End(ctx context.Context, name string, done *Act) error

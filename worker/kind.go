@@ -150,8 +150,8 @@ const analysis = "analysis"
 // simpleName matches the Name and the IDField of a kind, and the operation of Do.
 var simpleName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,99}$`)
 
-// notInPath reports whether a Path may not contain r. Echo's patterns begin with : or *, and those
-// of net/http with {. Both decode a request's path before they match it.
+// notInPath reports whether a Path may not contain r. Echo's patterns begin with : or *, net/http's
+// patterns with {. Both decode a request's path before they match it.
 func notInPath(r rune) bool { return strings.ContainsRune(" ?#:*%{}", r) || unicode.IsControl(r) }
 
 // Filled returns k with the defaults of its empty fields, or an error if k cannot be used.

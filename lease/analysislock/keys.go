@@ -23,8 +23,8 @@ import (
 type Keys struct {
 	Store lease.Store[Key]       // by KeyID
 	Limit func(value string) int // the number of slots of a Key; zero or less: none runs
-	// Parked returns up to limit parked analyses of a KeyID in the order of their Place. It leaves out those
-	// that are finished, held or malformed.
+	// Parked returns up to limit parked analyses of a KeyID in the order of their Place. It leaves out
+	// finished, held and malformed ones.
 	Parked func(ctx context.Context, keyID string, limit int) ([]Analysis, error)
 }
 
