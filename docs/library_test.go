@@ -118,7 +118,7 @@ func TestTheCommentOfAnAliasNamesEveryField(t *testing.T) {
 	}
 }
 
-// The defaults of the durations are those of the variables.
+// The durations have the same defaults as the variables.
 func TestThePageOfTheLibraryListsTheOptionsAndTheirDefaults(t *testing.T) {
 	defaults := must(worker.FromEnv(func(name string) (string, bool) { return "iam", name == "TASK_AUTH" }))(t).Filled()
 	_, table, _ := strings.Cut(read(t, "library.md"), "\n| option | default | |\n")

@@ -337,7 +337,7 @@ func (o overtaken) Swap(ctx context.Context, key string, prev lease.Cell[job], n
 	return c, err
 }
 
-// Only a try that may have written makes the loss unknown, and it does so for good.
+// Only a try that may have written makes the loss unknown, and then it stays unknown.
 func TestALossIsUnknownAfterATryThatMayHaveWritten(t *testing.T) {
 	const conflict, dropped = leasetest.Conflict, leasetest.DropBefore
 	for name, tc := range map[string]struct {

@@ -426,7 +426,7 @@ func TestStopEndsTheContextOfStart(t *testing.T) {
 	})
 }
 
-// The outcome of a change counts for the one that it has replaced, which a failed renewal may have written.
+// The outcome of a change counts for the change that it has replaced, which a failed renewal may have written.
 func TestAChangeThatReplacesAnUnknownOneIsUnknown(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		h := w.acquire()

@@ -90,8 +90,8 @@ func (p *program) command(ctx context.Context, job Job) *exec.Cmd {
 	return cmd
 }
 
-// withholds reports whether the program does not get a variable of this process. It gets
-// those that are listed, but not the trace in which this process itself was started.
+// withholds reports whether the program does not get a variable of this process. It gets the
+// listed variables, but not the trace in which this process itself was started.
 func (p *program) withholds(variable string) bool {
 	name, _, _ := strings.Cut(variable, "=")
 	listed := slices.ContainsFunc(p.env, func(pattern string) bool {
@@ -145,8 +145,8 @@ func (c *child) collect() {
 	c.reported.end()
 }
 
-// awaitActs waits, after a stop, until the program has no act under way, as far as the stop allows: its
-// cause has a method TermAfter. lasting ends if the lock is lost meanwhile.
+// awaitActs waits, after a stop, until the program has no act under way. It waits only if the stop's cause has a
+// method TermAfter, and no longer than that returns. lasting ends if the lock is lost meanwhile.
 func (c *child) awaitActs(ctx, lasting context.Context) {
 	var stop interface{ TermAfter() time.Duration }
 	if !errors.As(context.Cause(ctx), &stop) {

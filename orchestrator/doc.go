@@ -36,13 +36,13 @@
 // # Programs
 //
 // exec:PROGRAM ARG… is split at white space: no shell, no quoting. The program
-// leads a process group of its own. It gets the job as one line of JSON on
+// leads its own process group. It gets the job as one line of JSON on
 // standard input, which it need not read. Its environment is ANALYSIS_ID, LOCK_TOKEN,
 // ATTEMPT, REPORT_FD and REPLY_FD, if ctx has a span TRACEPARENT and TRACESTATE as in W3C's headers,
 // and of this process's own PATH, LD_LIBRARY_PATH, HOME, USER, TMPDIR, LANG, LC_*, TZ,
 // SSL_CERT_FILE, SSL_CERT_DIR, HTTP_PROXY, HTTPS_PROXY and NO_PROXY (also in lower case),
-// GOOGLE_CLOUD_PROJECT, FIRESTORE_EMULATOR_HOST, CLOUD_TASKS_EMULATOR_HOST and those that
-// [Options].Env lists.
+// GOOGLE_CLOUD_PROJECT, FIRESTORE_EMULATOR_HOST, CLOUD_TASKS_EMULATOR_HOST and the variables
+// that [Options].Env lists.
 //
 //	exit 0            standard output is the result
 //	exit 65           permanent (analyzer_rejected); the end of standard error, up to 2 KiB, is the message
@@ -72,7 +72,7 @@
 // reports: lines of JSON, each an object with any of progress, message and checkpoint (see
 // [Report]). A line {"error": {"code", "message", "permanent"}} names the error of a program that
 // then ends with another exit status than 0: permanent is like exit 65, and code, up to 64
-// letters, digits, "_" and "-", becomes that of the error. With exit 0 the output is the result,
+// letters, digits, "_" and "-", becomes the error's code. With exit 0 the output is the result,
 // with a warning (see [Warner]). A line {"retry_after": seconds} is the wait until the next attempt,
 // if the program then fails temporarily; the last such line counts. Reports are read until the
 // program has exited, also after ctx has ended. A line that is too long is skipped without being kept.
@@ -81,7 +81,7 @@
 // names by {"ack"}, with "error" if that was impossible. {"effect": NAME, "ack"} begins a marked
 // act (see [Marker]): its reply has "effect" with the "state" go and the "key" of [Job.Key], done
 // with the "result", or uncertain with "since" and "token". {"effect": NAME, "done": RESULT} and
-// {"effect": NAME, "not_done": true} end it, or answer one that is uncertain. A program that fails
+// {"effect": NAME, "not_done": true} end it, or answer an uncertain act. A program that fails
 // without an answer to an uncertain act ends with an [*UncertainError]. Lines are handled one after
 // another, so a program must read its replies.
 //

@@ -4,7 +4,7 @@ package orchestrator
 
 import "time"
 
-// DefaultGrace is that of New.
+// DefaultGrace is the grace period that New sets.
 const DefaultGrace = defaultGrace
 
 // NewWithGrace returns the analyzer of a program that gets SIGKILL sooner, and the variable

@@ -45,7 +45,7 @@ func (g group) othersRun() bool {
 
 // runs reads /proc/PID/stat: "PID (NAME) STATE …", where the 20th field is the number of
 // threads. The name may contain any character. If only a process's first thread has ended,
-// its state is that of a zombie, but its other threads still hold its files.
+// the process looks like a zombie, but its other threads still hold its files.
 func runs(pid string) bool {
 	text, _ := os.ReadFile("/proc/" + pid + "/stat") // empty if the process has ended
 	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))

@@ -186,7 +186,7 @@ func TestProgramsOutputMustBeJSONIfJSONIsWanted(t *testing.T) {
 	}
 }
 
-// A program that finds the lock of its own run, and skips the work, prints nothing.
+// A program that finds its own run's lock, and skips the work, prints nothing.
 func TestAProgramThatPrintsNothingIsOneWarning(t *testing.T) {
 	for _, stdout := range []string{``, `\n`, `\ufeff`} {
 		var got recorder

@@ -310,7 +310,7 @@ func TestAnActThatBeginsWithTheStopIsTakenBack(t *testing.T) {
 	}
 }
 
-// A program that reads no replies ends all the same, as does one that closes them.
+// A program that reads no replies, or closes them, still ends.
 func TestRepliesThatAreNotReadHoldNothingUp(t *testing.T) {
 	line := fmt.Sprintf(`{"checkpoint":1,"ack":%s}`, strings.Repeat("7", 2000))
 	for name, text := range map[string]string{

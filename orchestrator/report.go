@@ -350,7 +350,7 @@ func (f *failure) parse(object json.RawMessage) bool {
 }
 
 // error returns f as an error. reason is the Reason of a temporary failure, and the message
-// of a permanent one that has none.
+// of a permanent failure without one.
 func (f failure) error(reason string) error {
 	if f.permanent {
 		return &PermanentError{Code: cmp.Or(f.code, CodeAnalyzerRejected), Message: cmp.Or(f.message, reason)}

@@ -75,7 +75,7 @@ func (d *Database) Analyses(o Options) (*Analyses, error) {
 // analysisName names an analysis in the log.
 func analysisName(id string) slog.Attr { return slog.String("analysis_id", id) }
 
-// Close closes the connection if Open has opened it. Those of a Database are closed with it.
+// Close closes the connection if Open has opened it. A Database closes its own connection.
 func (a *Analyses) Close() error {
 	if !a.ownsClient {
 		return nil
@@ -215,8 +215,8 @@ const inputTimeout = 15 * time.Second
 
 // work returns the input and the checkpoint as JSON. It takes them from the reading on which the
 // acquisition was decided, if that has them: the commit has proved that they had not changed.
-// Otherwise it reads them. It converts them after the commit has counted the attempt: an input that
-// makes the worker crash cannot do so without end.
+// Otherwise it reads them. It converts them after the commit has counted the attempt, so an input that
+// crashes the worker runs out of attempts.
 func (a *Analyses) work(ctx context.Context, c lease.Cell[analysislock.Analysis]) (w analysislock.Work, err error) {
 	id := c.Doc.ID
 	if rev, _ := c.Rev.(*revision); rev != nil && rev.work != nil {

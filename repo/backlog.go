@@ -20,7 +20,7 @@ const Step = 15 * time.Minute
 const steps = 12
 
 // Interval counts the analyses that ended, or began to run for the first time, in the Step after
-// From. One that has been requeued or deleted since is not counted, unless it was counted before.
+// From. An analysis that was requeued or deleted since is not counted, unless it was counted before.
 type Interval struct {
 	From     time.Time `json:"from"`
 	Started  int64     `json:"started"`  // StartedAt is in the interval

@@ -27,7 +27,7 @@ func errorOf[T any](_ T, err error) error { return err }
 // errorAfter returns the second and the third result of a function.
 func errorAfter[T, U any](_ T, second U, err error) (U, error) { return second, err }
 
-// Each call that Firestore refuses is an error of the operation, whichever it is.
+// If Firestore refuses a call, the operation returns an error.
 func TestNoErrorOfFirestoreIsTakenForAnEmptyAnswer(t *testing.T) {
 	type operation = func(ctx context.Context, a *worker, r onRooms) error
 	lapsed := func(ctx context.Context, _ *worker, r onRooms) error { return errorOf(r.Lapsed(ctx, 1)) }

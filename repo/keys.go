@@ -205,7 +205,7 @@ func (a *Analyses) parked(ctx context.Context, keyID string, limit int) (found [
 		OrderBy("parkedFor", firestore.Asc).Select(a.parkedFields()...)
 	var leaving errgroup.Group
 	leaving.SetLimit(maxLeaving)
-	defer func() { _ = leaving.Wait() }() // the next search meets those that have not left
+	defer func() { _ = leaving.Wait() }() // the next search meets analyses that have not left
 	for read, size := 0, max(limit, 1); len(found) < limit && read < maxParkedReads; size = 100 {
 		n := 0
 		for snap, err := range eachDocument(ctx, "find parked analyses", q.Limit(size)) {
@@ -235,7 +235,7 @@ const keyWalks = 16
 
 // Wakeable returns the parked analyses for which a slot is free: up to as many of each key as it has free
 // slots, those created first. It makes a query for each key with a parked analysis, and a read and perhaps
-// another query. After 10 s it returns what it has found, and the next call continues.
+// another query. After 10 s it returns the ones found so far, and the next call continues.
 func (a *Analyses) Wakeable(ctx context.Context) (found []analysislock.Analysis, err error) {
 	if a.Keys == nil {
 		return nil, nil

@@ -15,8 +15,8 @@ import (
 )
 
 // Active reads three lists of analyses, each of up to limit, without inputs and results:
-// those whose lock has not expired; those whose NextAttemptAt is in the future; and those
-// that are stuck. A stuck analysis is QUEUED or PROCESSING and not locked. Its NextAttemptAt, if any,
+// locked ones, whose lock has not expired; waiting ones, whose NextAttemptAt is in the future; and
+// stuck ones. A stuck analysis is QUEUED or PROCESSING and not locked. Its NextAttemptAt, if any,
 // and its last update are more than one TTL and two minutes ago, so a recovery each minute would have
 // marked it; or its updatedAt is not lease.Credible. Each list is sorted by the time that selects it:
 // the lock's expiry, NextAttemptAt or updatedAt. Numbers come first, then Timestamps, then strings.

@@ -253,7 +253,7 @@ func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {
 	})
 }
 
-// The query that may read many that wait has a time of its own, and is the last. It continues where
+// The query that may read many waiting analyses has its own time limit, and is the last. It continues where
 // it stopped, so that they hide nobody for ever.
 func TestAQueryThatTakesTooLongHidesNobody(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {

@@ -152,8 +152,8 @@ func (r *Rooms) Lapsed(ctx context.Context, limit int) ([]document.Change, error
 }
 
 // Watch reads one stream for the whole collection. If the stream breaks, or its
-// connection receives nothing any more (see connect), Google's client opens it again by
-// itself. That takes up to a minute and is not reported. Watch skips, with a warning, a
+// connection receives nothing any more (see connect), Google's client reopens it. That
+// takes up to a minute and is not reported. Watch skips, with a warning, a
 // document whose id cannot belong to a room. It calls each in this goroutine.
 func (r *Rooms) Watch(ctx context.Context, each func(document.Snapshot)) error {
 	ctx, cancel := context.WithCancel(ctx) // ends the stream: Stop must not be called during Next

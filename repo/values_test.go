@@ -19,7 +19,7 @@ import (
 	"taskguard/lease"
 )
 
-// decoded decodes the fields as those of a document that was read.
+// decoded decodes the fields as if they were read from a document.
 func decoded(fields map[string]*value) map[string]any {
 	return decodeReading(&firestorepb.BatchGetDocumentsResponse{
 		Result: &firestorepb.BatchGetDocumentsResponse_Found{Found: &firestorepb.Document{Fields: fields}},

@@ -86,7 +86,7 @@ func (s *slow) Book(ctx context.Context, t taskqueue.Task) (bool, error) {
 	}
 }
 
-// A duplicate is a request of its own, and not a part of the run that is stopped.
+// A duplicate is a separate request, and not a part of the run that is stopped.
 func TestAStopDoesNotCutAFollowUpShort(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		w := start(t, b, succeed)
@@ -311,7 +311,7 @@ func TestALockLostToTimeAloneIsFreed(t *testing.T) {
 	}
 }
 
-// Each instance has owners of its own: of one name, two runs of two instances could overlap.
+// No two instances share an owner's name: under one name, two of their runs could overlap.
 func TestTheOwnerBeginsWithTheInstance(t *testing.T) {
 	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasSuffix(r.URL.Path, "/instance/id") {

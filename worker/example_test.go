@@ -30,7 +30,7 @@ var words = worker.Kind{
 	}),
 }
 
-// A service with a kind of its own. The variables of cmd/worker configure it.
+// A service with its own kind. The variables of cmd/worker configure it.
 func Example() {
 	if err := serve(words); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -503,7 +503,7 @@ func TestIdempotentAfterShutdown(t *testing.T) {
 	})
 }
 
-// The response of Echo's handlers is that of Echo's error handler if they return an error.
+// If a handler of Echo returns an error, the response is the one of Echo's error handler.
 func TestIdempotentInEcho(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, calls := open(t, emulatortest.Embedded(t), nil), 0

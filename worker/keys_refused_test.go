@@ -58,7 +58,7 @@ func TestKey_Refused(t *testing.T) {
 	}
 }
 
-// The documents of a kind, or the records of Do, are never those of the keys of another kind.
+// The collection of a kind, or of the records of Do, is never the collection of another kind's keys.
 func TestKey_CollectionOfItsOwn(t *testing.T) {
 	queue := worker.Queue{Name: "projects/p/locations/l/queues/q", TargetURL: "https://a.example", EmulatorHost: "127.0.0.1:1"}
 	keyed := worker.Kind{Name: "job", Collection: "jobs", KeyFields: []string{"tenant"}}

@@ -76,7 +76,7 @@ type Kind struct {
 	// to call. Zero or less pauses the key: what runs ends, and nothing else begins. The default is Options.KeyLimit.
 	KeyLimit func(key string) int `json:"-"`
 	// KeyHold keeps the key of a document that must run again until its next attempt. With a limit of 1,
-	// documents then run strictly one after the other, and one that keeps failing holds up its key. By default
+	// documents then run strictly one after the other, and a failing document holds up its key. By default
 	// the next document passes.
 	KeyHold bool `json:"key_hold,omitempty"`
 	// RunTimeout limits one run. The default is the RunTimeout of Options.
@@ -126,7 +126,7 @@ func inputProblem(err error) string {
 	if wrong, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Sprintf("the input is not JSON from byte %d on", wrong.Offset)
 	}
-	return "the input cannot be decoded" // by an UnmarshalJSON of its own, whose error may quote it
+	return "the input cannot be decoded" // the type's own UnmarshalJSON failed, and its error may quote the input
 }
 
 // analyzer returns Run as an Analyzer, or nil without a Run.
@@ -150,8 +150,8 @@ const analysis = "analysis"
 // simpleName matches the Name and the IDField of a kind, and the operation of Do.
 var simpleName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,99}$`)
 
-// notInPath reports whether a Path may not contain r. Echo's patterns begin with : or *, and those
-// of net/http with {. Both decode a request's path before they match it.
+// notInPath reports whether a Path may not contain r. Echo's patterns begin with : or *, net/http's
+// patterns with {. Both decode a request's path before they match it.
 func notInPath(r rune) bool { return strings.ContainsRune(" ?#:*%{}", r) || unicode.IsControl(r) }
 
 // Filled returns k with the defaults of its empty fields, or an error if k cannot be used.

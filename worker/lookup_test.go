@@ -186,7 +186,7 @@ func TestEachCallOfDoHasItsOwnLockAndRunTimeout(t *testing.T) {
 	})
 }
 
-// The codes and the reasons are those of deliveries.
+// Codes and reasons are the same as in the answers to deliveries.
 func TestAFailureOfDoIsOneLineWithoutItsValues(t *testing.T) {
 	const secret = "s3cret"
 	for name, c := range map[string]struct {

@@ -56,7 +56,7 @@ func charged(document map[string]any) map[string]any {
 
 var pending = map[string]any{"state": "PENDING"}
 
-// An application may have a field effects of its own. The error names the field, as nobody began the act.
+// An application may have its own field effects. The error names the field, as nobody began the act.
 func TestOnce_EffectsOfTheApplication(t *testing.T) {
 	for name, effects := range map[string]any{
 		"no map": "sepia", "an act of the same name": map[string]any{"charge": "sepia"},
@@ -147,7 +147,7 @@ func TestAnActOfTheLastAttemptIsReported(t *testing.T) {
 	})
 }
 
-// In each case no later attempt asks for the act by itself, or only if a client calls again.
+// In each case no later attempt asks for the act, or only if a client calls again.
 func TestAnActThatIsLeftOpenIsReported(t *testing.T) {
 	unknown := func(context.Context) (any, error) { return nil, errBroken }
 	for name, tc := range map[string]struct {
@@ -301,7 +301,7 @@ func TestTheResultOfAnActIsKeptAsJSON(t *testing.T) {
 		more   map[string]any // of the record
 		calls  int
 		first  string // in the value or the error of the first attempt
-		second string // likewise; empty: the same
+		second string // in the second attempt; empty: the same as first
 		code   string // of the document's error
 	}{
 		"an array in an array": {once: receipt([][]int{{1}, {2, 3}}), calls: 1, first: "[[1] [2 3]]"},
@@ -474,7 +474,7 @@ func TestADamagedRecordIsNotTakenForNone(t *testing.T) {
 	}
 }
 
-// The inner act was surely not done; the outer one may have been, unless it returns NotDone too.
+// The inner act was certainly not done; the outer one may have been, unless it returns NotDone too.
 func TestNotDoneCountsForTheActThatReturnsIt(t *testing.T) {
 	for want, outer := range map[int]func(error) error{
 		1: func(err error) error { return fmt.Errorf("mail: %w", err) },

@@ -75,7 +75,7 @@ func lookup(words ...string) func(string) (string, bool) {
 	return func(name string) (string, bool) { v, ok := env[name]; return v, ok }
 }
 
-// No default, and no variable that is not set, forbids a value that is valid by itself.
+// No default, and no unset variable, forbids a value that is valid alone.
 func TestEachFieldOfFromEnvCanBeChangedAlone(t *testing.T) {
 	const address = "projects/p/locations/l/queues/q"
 	for name, env := range map[string][]string{

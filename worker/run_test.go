@@ -19,7 +19,7 @@ import (
 
 var errLater = errors.New("later")
 
-// document returns one of that status. One that is locked or waiting is so until a minute from now.
+// document returns a document with that status. A locked or waiting one stays so for a minute.
 func document(status string) map[string]any {
 	at := time.Now().Add(time.Minute).UTC().Format("2006-01-02T15:04:05.000Z")
 	switch status {

@@ -130,9 +130,9 @@ func TestScaleKeys(t *testing.T) {
 	}
 }
 
-// checkCosts checks what the flood has cost. One that is parked costs its creation, a delivery that reads it and twice
-// its key, and its parking. One that runs costs as much as one of the others beside that, and the looks of a run that
-// ends and of one that is woken. Until that one has the slot, the deliveries of a tenth of a second ask for it too.
+// checkCosts checks what the flood has cost. A parked analysis costs its creation, a delivery that reads it and twice
+// its key, and its parking. A run of the flood costs that, as much as a run of the others, and the reads when a run ends
+// and when the next is woken. Until the woken one has the slot, the deliveries of a tenth of a second ask for it too.
 func (load *tenancy) checkCosts(t *testing.T, without, with *tenancyFigures, readsOfOne, tasksOfOne int64) {
 	t.Helper()
 	others, runs, flood := int64(load.others()), int64(with.runs), int64(load.flood)

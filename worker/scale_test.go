@@ -167,7 +167,7 @@ func (s *simulation) analyze(ctx context.Context, job orchestrator.Job) (orchest
 	}
 }
 
-// kill cuts the instance off from Firestore. Its answers become those of Cloud Run: 503.
+// kill cuts the instance off from Firestore. It then answers 503, as Cloud Run does.
 func (i *mortal) kill() {
 	i.dead.Store(true)
 	i.unavailable.Store(true)

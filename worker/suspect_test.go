@@ -119,7 +119,7 @@ func TestASuspectOnABusyInstanceIsDelayed(t *testing.T) {
 	}
 }
 
-// checkDelay checks when the delayed x comes again.
+// checkDelay checks when the delayed x is delivered next.
 func checkDelay(t *testing.T, b *emulatortest.Backend, queue delivery.Queue, answer reply) {
 	t.Helper()
 	q, booked := queue.(*recordingQueue)

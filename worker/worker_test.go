@@ -96,7 +96,7 @@ func ahead(t *testing.T) *emulatortest.Backend {
 	return b
 }
 
-// jobs is a kind with a vocabulary of its own.
+// jobs is a kind with its own words for the status.
 func jobs(run func(ctx context.Context, job worker.Job) (any, error)) worker.Kind {
 	return worker.Kind{
 		Name: "job", Collection: "jobs", Path: "/tasks/job",

@@ -143,7 +143,7 @@ func (a *api) BeginTransaction(
 	return &firestorepb.BeginTransactionResponse{Transaction: []byte(t.id)}, nil
 }
 
-// Rollback frees the transaction's locks. One that has already ended is no error.
+// Rollback frees the transaction's locks. It is no error if the transaction has already ended.
 func (a *api) Rollback(_ context.Context, r *firestorepb.RollbackRequest) (*emptypb.Empty, error) {
 	if err := checkDatabase(r.GetDatabase()); err != nil {
 		return nil, err

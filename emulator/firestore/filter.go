@@ -155,7 +155,7 @@ func equals(v, want *value) bool {
 // differs compares as filters do: null differs from nothing, and nothing from null.
 func differs(v, want *value) bool { return !isNull(v) && !isNull(want) && !equals(v, want) }
 
-// canMatch reports whether any value can match an inequality. One that nothing matches does not order the results.
+// canMatch reports whether any value can match an inequality. If none can, the inequality does not order the results.
 func canMatch(op operator, want *value) bool {
 	return !isNull(want) && (!isNaN(want) || op > firestorepb.StructuredQuery_FieldFilter_GREATER_THAN_OR_EQUAL)
 }

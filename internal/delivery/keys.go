@@ -70,8 +70,8 @@ func (a *attempt) leaveKey(ctx context.Context, r Result) {
 // leaveTimeout is how long a delivery tries to free its slot: many runs that end together take turns.
 const leaveTimeout = 30 * time.Second
 
-// holdUntil returns when the next attempt is due for which the slot is kept; zero: it is not. One that has only
-// been interrupted keeps it, so that the next analysis does not run between its halves.
+// holdUntil returns when the next attempt is due if the slot is kept for it, and otherwise zero. An interrupted run
+// keeps its slot, so that the next analysis does not run between its halves.
 func (a *attempt) holdUntil(r Result) time.Time {
 	keeps := r.Reason == Retry && a.runner.HoldKeys || r.Reason == Continued || r.Reason == ShuttingDown
 	switch {

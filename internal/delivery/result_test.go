@@ -3,7 +3,7 @@ package delivery
 import "testing"
 
 // A delivery that is acknowledged although its analysis is unfinished and nothing is booked loses the
-// analysis until a recovery. One that is never acknowledged is repeated without end.
+// analysis until a recovery. A delivery that is never acknowledged is repeated without end.
 func TestADeliveryIsAcknowledgedByItsReason(t *testing.T) {
 	const always, ifBooked, never = "always", "if the next is booked or needless", "never"
 	const ifParked = "if it is parked"

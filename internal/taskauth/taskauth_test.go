@@ -42,7 +42,7 @@ type issuer struct {
 	keys []jose.JSONWebKey // private; the first one signs
 }
 
-// issuers makes the signer of ID tokens and that of Identity-Aware Proxy, each with a key.
+// issuers makes the signers of ID tokens and of Identity-Aware Proxy, each with a key.
 func issuers(t testing.TB) (google, proxy *issuer) {
 	t.Helper()
 	google = &issuer{algorithm: jose.RS256, name: "https://accounts.google.com"}

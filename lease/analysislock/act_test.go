@@ -389,7 +389,7 @@ func TestARefusedEndReturnsToWhatIsCommitted(t *testing.T) {
 	})
 }
 
-// The second begin of an act is refused, and its undo is not that of the first.
+// The second begin of an act is refused, and its undo does not undo the first.
 func TestAnUndoRemovesNoOtherMarker(t *testing.T) {
 	inBubble(t, queued(), func(w *fixture) {
 		h, got := w.acquire("w/1").Hold, &outcomes{}

@@ -225,5 +225,5 @@ const (
 	Suspect           = "suspect"            // its last attempts crashed; see AcquireOptions.SkipSuspects
 	KeyBusy           = "key_busy"           // as many of its Key run as may; see Acquisition.Parked
 	AttemptsExhausted = "attempts_exhausted" // the call has recorded this: the analysis is FAILED
-	RunTimeExhausted  = "run_time_exhausted" // likewise, as is Crashed
+	RunTimeExhausted  = "run_time_exhausted" // the call has recorded this, as it records Crashed
 )

@@ -23,12 +23,12 @@ import (
 type Keys struct {
 	Store lease.Store[Key]       // by KeyID
 	Limit func(value string) int // the number of slots of a Key; zero or less: none runs
-	// Parked returns up to limit parked analyses of a KeyID in the order of their Place. It leaves out those
-	// that are finished, held or malformed.
+	// Parked returns up to limit parked analyses of a KeyID in the order of their Place. It leaves out
+	// finished, held and malformed ones.
 	Parked func(ctx context.Context, keyID string, limit int) ([]Analysis, error)
 }
 
-// Key is the record of one concurrency key. A store need not keep one that is not Kept.
+// Key is the record of one concurrency key. A store may delete a record that is not Kept.
 type Key struct {
 	Value string             // the key
 	Slots map[string]Slotted // by owner
@@ -121,9 +121,9 @@ func (s claims) cell(c lease.Cell[Key]) lease.Cell[claim] {
 	return lease.Cell[claim]{Doc: view, Exists: true, Rev: c, At: c.At, Asked: c.Asked}
 }
 
-// prune removes the slots that are over at now, and returns how many are free. If d is not nil, which is
-// about to be acquired, that includes its own of an earlier attempt: a reserved one, and that of the last
-// attempt, which has ended or lost its lock. After an unlock only the history names its owner.
+// prune removes the slots that are over at now, and returns how many are free. If d is not nil, it is about to be
+// acquired, so prune also removes the slots of its earlier attempts: a reserved slot, and the slot of the last
+// attempt, which has ended or lost its lock. After an unlock only the history names that attempt's owner.
 func (c *claim) prune(now time.Time, limit int, d *Analysis) (free int) {
 	c.Slots = maps.Clone(c.Slots)
 	maps.DeleteFunc(c.Slots, func(owner string, s Slotted) bool {
@@ -179,8 +179,8 @@ func (d *Analysis) place(now time.Time) string {
 	return line + iso8601.Format(d.CreatedAt)
 }
 
-// Why a slot cannot be taken: all are, or those that are free are for others. Or it is not known yet for
-// how many others.
+// Why a slot cannot be taken: all slots are taken, or the free ones are for analyses that wait before this one
+// (errKeyBusy). Or the call must first read how many wait (errAsk).
 var (
 	errKeyBusy = errors.New("analysislock: no slot of the key is free")
 	errAsk     = errors.New("analysislock: others may be parked")
@@ -348,7 +348,7 @@ func unsure(err error) error {
 	return fmt.Errorf("%w: the slots of a key: %v", lease.ErrUnavailable, err) //nolint:errorlint // hides ErrRefused
 }
 
-// ahead returns those of the first limit parked analyses that come before d.
+// ahead reads the first limit parked analyses, and returns the ones that come before d.
 func (e *entry) ahead(ctx context.Context, keyID string, limit int, d *Analysis) ([]Analysis, error) {
 	parked, err := e.locks.Keys.Parked(ctx, keyID, limit)
 	mine := d.place(d.ReadAt)
@@ -383,8 +383,8 @@ func (l *Locks) Leave(ctx context.Context, s *Slot, next time.Time) ([]Analysis,
 	return l.next(ctx, s.Cell(), false)
 }
 
-// Wake returns the parked analyses of a key for which slots are free, as Leave does. It is for an analysis id
-// that has not used the slot for which its delivery was booked. If it is finished, Wake frees what it has reserved.
+// Wake returns the parked analyses of a key for which slots are free, as Leave does. Call it if the analysis id
+// did not use the slot for which its delivery was booked. If the analysis is finished, Wake frees its reserved slot.
 func (l *Locks) Wake(ctx context.Context, key, id string, finished bool) ([]Analysis, error) {
 	c, err := claims{store: l.Keys.Store}.Load(ctx, KeyID(key), lease.OnlyLease)
 	if err == nil && finished {

@@ -58,7 +58,7 @@ func (o *outcomes) want(w *fixture, want ...string) {
 	o.all = nil
 }
 
-// faulty replaces the fixture's store by one that fails by its plan.
+// faulty replaces the fixture's store by a store that fails by its plan.
 func (w *fixture) faulty() *leasetest.Faulty[analysislock.Analysis] {
 	w.Helper()
 	s := leasetest.NewFaulty[analysislock.Analysis](w, nil)

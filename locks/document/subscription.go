@@ -13,8 +13,8 @@ type Subscription struct {
 	events chan Event // capacity 1: the latest that was not received; sent to under feed.mu
 }
 
-// Subscribe reads the room once and watches it from then on. Its errors are those
-// of Locks.Get. It may be called before Run has begun and while the stream is down.
+// Subscribe reads the room once and watches it from then on. It returns the same errors
+// as Locks.Get. It may be called before Run has begun and while the stream is down.
 func (f *Feed) Subscribe(ctx context.Context, id string) (*Subscription, error) {
 	s := f.enter(id) // before the reading, so that no change after it is missed
 	c, err := f.locks.read(ctx, id)

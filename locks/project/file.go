@@ -101,8 +101,8 @@ func (format) Encode(_ string, doc document.Lock, at time.Time) ([]byte, error) 
 	return append(data, '\n'), err
 }
 
-// Decode reads a file of any program. One that is half-written, empty or
-// unreadable counts as another's, held until one TTL after its modification.
+// Decode reads a file of any program. A half-written, empty or unreadable file
+// counts as another owner's lock, held until one TTL after its modification.
 func (format) Decode(_ string, data []byte, modified time.Time) (doc document.Lock, at time.Time, _ error) {
 	var r record
 	err := json.Unmarshal(data, &r)

@@ -210,7 +210,7 @@ func (l *Locker) announce(h *holding) {
 	l.deliver()
 }
 
-// removeRecord removes h's record, within 3 s. One that it cannot remove expires.
+// removeRecord removes h's record, within 3 s. If it cannot, the record expires.
 func (l *Locker) removeRecord(h *holding) {
 	if h.written {
 		ctx, cancel := context.WithTimeout(context.Background(), attemptTimeout)

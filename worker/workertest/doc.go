@@ -26,7 +26,7 @@
 // Run checks the promises of [worker] first: only the owner of the lock writes, the work finishes once, and
 // nothing is lost. Then it checks your handler, with the acts that [Acts] records:
 //
-//   - The acts of a schedule are those of a run without a fault, by name and Idempotency-Key. None is
+//   - A schedule has the same acts as a run without a fault, by name and Idempotency-Key. None is
 //     repeated, left out, or done only after a fault. An attempt that has lost the lock does none after a
 //     newer attempt.
 //   - The work ends READY, or FAILED with the code in [Options].Declines.
@@ -51,7 +51,7 @@
 //     compares these two, and no others. RunHandler sends its second request with another Idempotency-Key
 //     header; without that header it sends the same request.
 //   - Keys and bodies of [Acts.Do]: it has only names.
-//   - Refusals that your receiver does not make: write one that refuses, and set Options.Declines.
+//   - Refusals that your receiver does not make: write a receiver that refuses, and set Options.Declines.
 //   - Whether the result is the same after a fault.
 //   - Acts whose names or keys differ in each run, by a time or a random id: use stable names and job.Key.
 //   - Variables of the test's package: they survive a crash. Make what a process has in memory in the

@@ -13,8 +13,8 @@ import (
 )
 
 // Job returns a job for a unit test of a function that calls [worker.Once] or Job.Key. It records acts in
-// memory, by the rules that hold for a document, and drops reports. With the job of an earlier attempt,
-// Job returns that of the next one, which finds its acts:
+// memory, by the rules that hold for a document, and drops reports. If you pass the job of an earlier attempt,
+// Job returns the job of the next attempt, which finds its acts:
 //
 //	first := workertest.Job(t)
 //	_, err := charge(t.Context(), first) // the provider charges, but its reply is lost

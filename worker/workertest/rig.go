@@ -35,8 +35,8 @@ type Rig struct {
 	t testing.TB
 }
 
-// New returns a Rig with an empty database and an empty queue, which retries without a limit. At the
-// end of t it is closed. In a testing/synctest bubble, the time of the servers is that of the bubble.
+// New returns a Rig with an empty database and an empty queue, which retries without a limit. It is
+// closed at the end of t. In a testing/synctest bubble, the servers use the bubble's time.
 func New(t testing.TB) *Rig {
 	t.Helper()
 	mux := http.NewServeMux()

@@ -80,7 +80,7 @@ func deliveries(service func(*Acts) func(*worker.Guard) worker.Kind, input any) 
 			if _, err := work.Submit(ctx, id, given); err != nil {
 				s.t.Fatal(err)
 			}
-			for range 2 { // a delivery beside those of the queue may book another
+			for range 2 { // an extra delivery may book another
 				_ = s.rig.Tasks.Idle(ctx) // else the work is not finished
 				s.extra.Wait()
 			}

@@ -70,7 +70,7 @@ type schedule struct {
 	options Options
 	work    func(*schedule) // opens the service, and does the work
 	base    *schedule       // the one without a fault; nil: this one, or the pair
-	pair    bool            // another work follows, in a document of its own
+	pair    bool            // another work follows, in another document
 	plan    []string        // faults, each as "KEY: FAULT"
 	draw    string          // unless empty, faults are drawn by it
 

@@ -7,7 +7,7 @@ const app = express();
 app.get('/health', (req, res) => res.end());
 
 app.post('/analyze', endpoint(async (job) => {
-  if (!(job.input.pages > 0)) throw new Failed('no_pages', 'the report has no pages', { permanent: true });
+  if (!(job.input?.pages > 0)) throw new Failed('no_pages', 'the report has no pages', { permanent: true });
   return analyze(job.input);
 }));
 

@@ -1,12 +1,12 @@
 import express from 'express';
 import { Firestore } from '@google-cloud/firestore';
-import { submit } from 'taskguard';
+import { OtherInput, submit } from 'taskguard';
 import { analyze } from './analyze.js';
 import { tasksClient } from './tasks.js';
 
-const { PORT = 8080 } = process.env;
+const { ANALYSES_COLLECTION, PORT = 8080 } = process.env;
 const firestore = new Firestore();
-const analyses = firestore.collection('analyses');
+const analyses = firestore.collection(ANALYSES_COLLECTION || 'analyses');
 const reports = firestore.collection('reports');
 const before = { queued: 'QUEUED', running: 'PROCESSING', done: 'READY' };
 const tasks = tasksClient();
@@ -14,7 +14,12 @@ const app = express().use(express.json());
 
 app.post('/reports/:id', async (req, res) => {
   const { id } = req.params;
-  await submit(id, req.body, { firestore, tasks });
+  try {
+    await submit(id, req.body, { firestore, tasks });
+  } catch (err) {
+    if (!(err instanceof OtherInput)) throw err;
+    return res.status(409).json({ error: err.message });
+  }
   res.status(202).json({ id });
 });
 

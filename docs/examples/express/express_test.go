@@ -2,6 +2,7 @@ package express
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -28,7 +29,8 @@ func TestTheApplicationOfThePageEnqueuesAndShowsReports(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := directory(t, paths[1])
 	analyzerPort := freePort(t)
-	env := examplestest.Start(t, "local", "ANALYZER=http://127.0.0.1:"+analyzerPort+"/analyze")
+	env := examplestest.Start(t, "local", "ANALYZER=http://127.0.0.1:"+analyzerPort+"/analyze", "ANALYSES_COLLECTION=transcripts")
+	env = append(env, "ANALYSES_COLLECTION=transcripts")
 	start(t, dir, append(env, "APP_PORT="+analyzerPort), paths[0], "analyzer.js")
 
 	for _, release := range []string{"app", "later"} {
@@ -46,7 +48,27 @@ func TestTheApplicationOfThePageEnqueuesAndShowsReports(t *testing.T) {
 			if got.Status != want.status || got.Error.Code != want.code || (got.Result.Words == 750) != (want.code == "") {
 				t.Errorf("%s is %+v, want %s %s, and 750 words if it is READY", id, got, want.status, want.code)
 			}
+			if status, answer := post(t, report, `{"pages": 4}`); status != http.StatusConflict {
+				t.Errorf("another input for %s is answered %d %s, want 409", id, status, answer)
+			}
 		}
+	}
+}
+
+// An analysis that another program has created may have no input. Retries would not help it.
+func TestTheAnalyzerRefusesAnAnalysisWithoutInput(t *testing.T) {
+	paths, port := examplestest.Find(t, "NODE", "node", "npm"), freePort(t)
+	start(t, directory(t, paths[1]), append(os.Environ(), "APP_PORT="+port), paths[0], "analyzer.js")
+	post(t, "http://127.0.0.1:"+port, "{}") // it listens now
+
+	analyzer, err := orchestrator.New("http://127.0.0.1:"+port+"/analyze", orchestrator.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = orchestrator.Run(t.Context(), analyzer, orchestrator.Job{Input: json.RawMessage(`null`)})
+	var failed *orchestrator.PermanentError
+	if !errors.As(err, &failed) || failed.Code != "no_pages" {
+		t.Errorf("got %v, want the permanent failure no_pages", err)
 	}
 }
 

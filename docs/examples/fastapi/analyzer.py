@@ -13,7 +13,7 @@ def health():
 
 @endpoint
 def report(job: Job):
-    if job.input["pages"] < 1:
+    if not (job.input and job.input.get("pages", 0) > 0):
         raise Failed("no_pages", "the report has no pages", permanent=True)
     return analyze(job.input)
 

@@ -1,18 +1,24 @@
-from fastapi import FastAPI
+import os
+
+from fastapi import FastAPI, HTTPException
 from google.cloud import firestore
-from taskguard import submit
+from taskguard import OtherInput, submit
 
 from work import analyze
 
 db = firestore.Client()
-analyses, reports = db.collection("analyses"), db.collection("reports")
+analyses = db.collection(os.environ.get("ANALYSES_COLLECTION") or "analyses")
+reports = db.collection("reports")
 before = {"queued": "QUEUED", "running": "PROCESSING", "done": "READY"}
 app = FastAPI()
 
 
 @app.post("/reports/{id}", status_code=202)
 def create(id: str, input: dict):
-    submit(id, input)
+    try:
+        submit(id, input)
+    except OtherInput as error:
+        raise HTTPException(409, str(error)) from error
     return {"id": id}
 
 

@@ -31,7 +31,7 @@ const (
 
 // Cookies are sessions proved by a signed cookie: version.id.issued.mac, or
 // version.id.issued.name.mac with a display name in unpadded URL-safe base64, or
-// version.id.issued.name.user.mac with the id, likewise, that others are shown. mac is the
+// version.id.issued.name.user.mac with the id that others see, in the same encoding. mac is the
 // HMAC-SHA256 of CookieName, a line feed and what precedes ".mac". An application that has the
 // secret may make the cookie itself, with the user's id, in which all but [A-Za-z0-9_-] is
 // percent-encoded; with a name or such an id it is not renewed. Instances that share the secret

@@ -164,7 +164,7 @@ func received(conn *websocket.Conn) error {
 	return errReceived
 }
 
-// write sends a message. One that has begun keeps its time limit while the process
+// write sends a message. Once begun, a write keeps its time limit while the process
 // stops: cancelling it would cut the socket off. A failure closes conn, which ends its reading.
 func write(conn *websocket.Conn, message any) {
 	data, _ := json.Marshal(message) // it has only strings and numbers

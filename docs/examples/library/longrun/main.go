@@ -1,4 +1,4 @@
-// Command longrun serves deliveries, and runs each report in a process of its own, as a Cloud Run job would.
+// Command longrun serves deliveries, and runs each report in a separate process, as a Cloud Run job would.
 // docs/long.md describes it.
 //
 //	longrun        the service

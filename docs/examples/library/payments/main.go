@@ -103,7 +103,7 @@ func (s service) once(operation string, f run) http.Handler {
 }
 
 // order creates an order and its work in one transaction. A repetition after a crash finds both,
-// because the id is that of the request's key.
+// because the id comes from the request's key.
 func (s service) order(ctx context.Context, p provider.Payment, job worker.Job) (r provider.Receipt, err error) {
 	id := job.AnalysisID
 	err = s.db.RunTransaction(ctx, func(_ context.Context, tx *firestore.Transaction) error {

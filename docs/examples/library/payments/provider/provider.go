@@ -16,7 +16,7 @@ type Payment struct {
 	Charge string `json:"charge,omitempty"` // of a refund
 }
 
-// Receipt has the provider's id of what it has done.
+// Receipt has the provider's id of a charge or a refund.
 type Receipt struct {
 	ID string `json:"id"`
 }
