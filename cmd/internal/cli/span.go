@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -18,3 +19,6 @@ func Span(d time.Duration) string {
 	}
 	return fmt.Sprintf("%d d %d h", s/86400, s/3600%24)
 }
+
+// Age formats a duration in the larger unit of Span, such as "4 min".
+func Age(d time.Duration) string { return strings.Join(strings.Fields(Span(d))[:2], " ") }
