@@ -3,6 +3,7 @@ package deploy
 import (
 	"fmt"
 	"maps"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -51,7 +52,7 @@ func TestEveryAlertHasItsSectionInTheRunbook(t *testing.T) {
 
 var (
 	invoked         = regexp.MustCompile("(?m)(?:^|`)taskguard ([a-z]+)")
-	commandDeclared = regexp.MustCompile(`\n\t\t\{Name: "([a-z]+)", `)
+	commandDeclared = regexp.MustCompile(`\n\t\tUse: +"([a-z]+)[ "]`)
 	variableNamed   = regexp.MustCompile("`(worker_[a-z_]+|max_[a-z_]+|run_timeout_minutes|operators|create_database)")
 	payloadField    = regexp.MustCompile(`jsonPayload\.(\w+)`)
 	gcloudCalled    = regexp.MustCompile("(?m)(?:^|`|\\()gcloud ([^`\n]*)")
@@ -143,10 +144,13 @@ func TestTerraformForgetsAllOfALostDatabase(t *testing.T) {
 func commands(t *testing.T) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}
-	for _, c := range commandDeclared.FindAllStringSubmatch(read(t, "../cmd/taskguard/main.go"), -1) {
-		all[c[1]] = true
+	files := must(filepath.Glob("../cmd/internal/*/*.go"))(t)
+	for _, file := range files {
+		for _, c := range commandDeclared.FindAllStringSubmatch(read(t, file), -1) {
+			all[c[1]] = true
+		}
 	}
-	if len(all) < 5 {
+	if len(all) < 15 {
 		t.Fatalf("%d commands", len(all))
 	}
 	return all

@@ -1,10 +1,14 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Call is one invocation of a command.
@@ -12,8 +16,10 @@ type Call struct {
 	Streams
 	Name   string // the command's
 	Lookup Lookup
-	JSON   bool // --json is given
+	Flags  *pflag.FlagSet // parsed
+	JSON   bool           // --json is given
 
+	use     string // the command line of the help
 	kind    string // the value of --kind
 	chosen  bool   // --kind is given
 	records bool   // see UseRecords
@@ -23,12 +29,38 @@ type Call struct {
 func NewCall(cmd *cobra.Command, lookup Lookup) *Call {
 	c := &Call{
 		Streams: Streams{cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()},
-		Name:    cmd.Name(), Lookup: lookup,
+		Name:    cmd.Name(), Lookup: lookup, Flags: cmd.Flags(), use: cmd.Use,
 	}
-	c.JSON, _ = cmd.Flags().GetBool("json") // false for a command without this flag
-	c.kind, _ = cmd.Flags().GetString("kind")
-	c.chosen = cmd.Flags().Changed("kind")
+	c.JSON, _ = c.Flags.GetBool("json") // false for a command without this flag
+	c.kind, _ = c.Flags.GetString("kind")
+	c.chosen = c.Flags.Changed("kind")
 	return c
+}
+
+// Bind returns the RunE of a command that is run by run.
+func Bind(
+	lookup Lookup, run func(ctx context.Context, c *Call, args []string) error,
+) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error { return run(cmd.Context(), NewCall(cmd, lookup), args) }
+}
+
+// Args checks that a command has at least lo arguments and, unless hi is negative, at most hi.
+func Args(lo, hi int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < lo:
+			return NewCall(cmd, nil).MissingArgument()
+		case hi >= 0 && len(args) > hi:
+			return UsageError(fmt.Sprintf("unexpected argument %q", args[hi]))
+		}
+		return nil
+	}
+}
+
+// MissingArgument returns the error of a call without a required argument.
+func (c *Call) MissingArgument() error {
+	_, arguments, _ := strings.Cut(c.use, " ")
+	return UsageError("missing argument: want " + arguments)
 }
 
 // TakesJSON declares --json.

@@ -63,7 +63,7 @@ func (e ExitError) Error() string {
 // if standard output could not be written.
 func Run(ctx context.Context, commands []Command, args []string, s Streams, lookup Lookup) int {
 	out := &output{Writer: s.Out}
-	root := newRoot(commands, lookup)
+	root := Root(commands, lookup)
 	root.SetIn(s.In)
 	root.SetOut(out)
 	root.SetErr(s.Err)
@@ -84,8 +84,8 @@ func Run(ctx context.Context, commands []Command, args []string, s Streams, look
 // nearEnough is the number of letters in which a misspelt word may differ, as in cobra's own suggestions.
 const nearEnough = 2
 
-// newRoot returns the tree of commands.
-func newRoot(commands []Command, lookup Lookup) *cobra.Command {
+// Root returns the tree of commands.
+func Root(commands []Command, lookup Lookup) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "taskguard",
 		Short: "Run analyses one worker at a time, look at them, and change them",
@@ -225,23 +225,4 @@ func Report(ctx context.Context, w io.Writer, name string, err error) int {
 	message := strings.TrimPrefix(text.Error(err), "project: ") // hold's package
 	Print(w, "%s: %s\n", prefix, printable.Lines(message))
 	return ExitFailed
-}
-
-// Args checks that a command has at least lo arguments and, unless hi is negative, at most hi.
-func Args(lo, hi int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) < lo:
-			return MissingArgument(cmd)
-		case hi >= 0 && len(args) > hi:
-			return UsageError(fmt.Sprintf("unexpected argument %q", args[hi]))
-		}
-		return nil
-	}
-}
-
-// MissingArgument returns the error of a call without a required argument.
-func MissingArgument(cmd *cobra.Command) error {
-	_, arguments, _ := strings.Cut(cmd.Use, " ")
-	return UsageError("missing argument: want " + arguments)
 }

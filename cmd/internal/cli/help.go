@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -50,7 +51,7 @@ func printHelp(w io.Writer, cmd *cobra.Command, lookup Lookup) {
 		return
 	}
 
-	Print(w, "%s.\n\n", cmd.Short)
+	Print(w, "%s\n\n", wrap(cmd.Short+".", 0, columns))
 	for paragraph := range strings.SplitSeq(cmd.Long, "\n\n") {
 		if paragraph != "" {
 			Print(w, "%s\n\n", wrap(paragraph, 0, columns))
@@ -68,7 +69,7 @@ func printHelp(w io.Writer, cmd *cobra.Command, lookup Lookup) {
 
 // printCommands prints the help of taskguard: its commands, in groups.
 func printCommands(w io.Writer, root *cobra.Command, columns int) {
-	Print(w, "%s.\n\nUsage: taskguard COMMAND [FLAG…] [ARGUMENT…]\n", root.Short)
+	Print(w, "%s\n\nUsage: taskguard COMMAND [FLAG…] [ARGUMENT…]\n", wrap(root.Short+".", 0, columns))
 	const indent = 14
 	for _, group := range append(root.Groups(), &cobra.Group{Title: "More"}) {
 		Print(w, "\n%s\n", group.Title)
@@ -154,8 +155,7 @@ func version() string {
 func newVersion() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "version", Short: "Show the version; also -v and --version", Args: Args(0, 0), Example: "taskguard version --json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c := NewCall(cmd, nil)
+		RunE: Bind(nil, func(_ context.Context, c *Call, _ []string) error {
 			if c.JSON {
 				return c.PrintJSON(map[string]string{
 					"version": build.Release, "commit": build.Commit(), "go": runtime.Version(),
@@ -163,7 +163,7 @@ func newVersion() *cobra.Command {
 			}
 			Print(c.Out, "taskguard %s\n", version())
 			return nil
-		},
+		}),
 	}
 	TakesJSON(cmd, "print the build as one JSON document")
 	return cmd

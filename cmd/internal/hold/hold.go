@@ -62,17 +62,7 @@ func Hold(lookup cli.Lookup) *cobra.Command {
 			"taskguard hold --project album --wait 10m -- ./publish.sh --all",
 		Annotations: cli.Reads("GOOGLE_CLOUD_PROJECT, FIRESTORE_EMULATOR_HOST, " + cli.RoomVariables +
 			"; without a project, project/.lock alone"),
-		RunE: func(cmd *cobra.Command, command []string) error {
-			switch {
-			case o.project == "":
-				return cli.UsageError("--project must name one")
-			case len(command) == 0:
-				return cli.MissingArgument(cmd)
-			case o.wait < 0 || o.ttl != 0 && o.ttl < time.Second:
-				return cli.UsageError("--ttl must be at least 1s, and --wait no less than 0")
-			}
-			return run(cmd.Context(), cli.NewCall(cmd, lookup), o, command)
-		},
+		RunE: cli.Bind(lookup, o.run),
 	}
 	flags := cmd.Flags()
 	flags.SetInterspersed(false) // a flag after COMMAND is COMMAND's
@@ -88,7 +78,16 @@ func Hold(lookup cli.Lookup) *cobra.Command {
 }
 
 // run runs the command with its messages and signals.
-func run(ctx context.Context, c *cli.Call, o options, command []string) error {
+func (o *options) run(ctx context.Context, c *cli.Call, command []string) error {
+	switch {
+	case o.project == "":
+		return cli.UsageError("--project must name one")
+	case len(command) == 0:
+		return c.MissingArgument()
+	case o.wait < 0 || o.ttl != 0 && o.ttl < time.Second:
+		return cli.UsageError("--ttl must be at least 1s, and --wait no less than 0")
+	}
+
 	// Writing to a closed standard error must not end this process. An ignored signal
 	// would be ignored by the command too, so SIGPIPE is received, in a separate channel:
 	// many of them take no forwarded signal's place.
@@ -105,7 +104,7 @@ func run(ctx context.Context, c *cli.Call, o options, command []string) error {
 	c.Err = w
 	err := ctx.Err() // set if a signal came before Notify
 	if err == nil {
-		err = hold(ctx, c, o, command, signals)
+		err = hold(ctx, c, *o, command, signals)
 	}
 	if code := cli.Report(ctx, w, c.Name, err); code != cli.ExitDone {
 		return cli.ExitError{Code: code}

@@ -82,12 +82,9 @@ func Demo(lookup cli.Lookup) *cobra.Command {
 		Short:   "Analyse files, kill a worker, and see another resume its run",
 		Long:    "Everything runs on this machine, and nothing stays. Without files it analyses its own texts.",
 		Example: "taskguard demo",
-		RunE: func(cmd *cobra.Command, files []string) error {
-			if err := workers.checkLogs(cmd.Flags()); err != nil {
-				return err
-			}
-			return runDemo(cmd.Context(), cli.NewCall(cmd, lookup), workers, files)
-		},
+		RunE: cli.Bind(lookup, func(ctx context.Context, c *cli.Call, files []string) error {
+			return runDemo(ctx, c, workers, files)
+		}),
 	}
 	workers.takesLogs(cmd)
 	cli.TakesJSON(cmd, "print one JSON document at the end; progress goes to standard error")
@@ -95,6 +92,9 @@ func Demo(lookup cli.Lookup) *cobra.Command {
 }
 
 func runDemo(ctx context.Context, c *cli.Call, workers command, files []string) error {
+	if err := workers.checkLogs(c); err != nil {
+		return err
+	}
 	docs, err := demoDocuments(files)
 	if err != nil {
 		return err

@@ -37,9 +37,7 @@ func Emulator(lookup cli.Lookup) *cobra.Command {
 			"Programs in any language can use it.",
 		Example:     "taskguard emulator --queue projects/p/locations/l/queues/q",
 		Annotations: cli.Reads("TASK_QUEUE: the queue without --queue"),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.serve(cmd.Context(), cli.NewCall(cmd, lookup))
-		},
+		RunE:        cli.Bind(lookup, o.serve),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.host, "listen", "127.0.0.1", "the IP `address` to listen on; in a container 0.0.0.0")
@@ -61,7 +59,7 @@ type emulatorOptions struct {
 }
 
 // serve serves the emulator until ctx ends.
-func (o *emulatorOptions) serve(ctx context.Context, c *cli.Call) error {
+func (o *emulatorOptions) serve(ctx context.Context, c *cli.Call, _ []string) error {
 	if err := checkPort(o.port, 3); err != nil {
 		return err
 	}

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"taskguard/cmd/internal/cli"
 	doclock "taskguard/cmd/internal/doclockservice"
@@ -60,12 +59,7 @@ func Local(lookup cli.Lookup) *cobra.Command {
 			"the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, LOCKS_PER_SESSION, " +
 			"SOCKETS_PER_SESSION, SESSION_SECRET, PUSHER_APP_KEY, PUSHER_APP_SECRET, PUSHER_CHANNEL, " +
 			"PUSHER_EVENT_NAMESPACE, ALLOWED_ORIGINS and AUTHORIZE_URL"),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(cmd.Flags()); err != nil {
-				return err
-			}
-			return o.serve(cmd.Context(), cli.NewCall(cmd, lookup))
-		},
+		RunE: cli.Bind(lookup, o.serve),
 	}
 	flags := cmd.Flags()
 	flags.IntVar(&o.port, "port", 8580, "Firestore's `port`; the next five serve Cloud Tasks, the workers, "+
@@ -84,7 +78,8 @@ type localOptions struct {
 	command       command // with --logs
 }
 
-func (o *localOptions) check(flags *pflag.FlagSet) error {
+// serve serves all of local until ctx ends.
+func (o *localOptions) serve(ctx context.Context, c *cli.Call, _ []string) error {
 	switch err := checkPort(o.port, 6); {
 	case err != nil:
 		return err
@@ -93,11 +88,10 @@ func (o *localOptions) check(flags *pflag.FlagSet) error {
 	case o.every <= 0:
 		return cli.UsageError("--recover-every: want more than 0")
 	}
-	return o.command.checkLogs(flags)
-}
+	if err := o.command.checkLogs(c); err != nil {
+		return err
+	}
 
-// serve serves all of local until ctx ends.
-func (o *localOptions) serve(ctx context.Context, c *cli.Call) error {
 	l := &local{c: c}
 	l.command, l.show = o.command, c.Progress()
 	warnOfMisspelt(c)

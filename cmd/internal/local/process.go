@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/workerservice"
@@ -44,9 +43,9 @@ func (cmd *command) takesLogs(c *cobra.Command) {
 }
 
 // checkLogs makes the directory of --logs, and fails if no log can be written there.
-func (cmd *command) checkLogs(flags *pflag.FlagSet) error {
+func (cmd *command) checkLogs(c *cli.Call) error {
 	switch {
-	case !flags.Changed("logs"):
+	case !c.Flags.Changed("logs"):
 		return nil
 	case cmd.logs == "":
 		return cli.UsageError("--logs must name a directory")
@@ -182,9 +181,7 @@ func Worker(lookup cli.Lookup) *cobra.Command {
 		Use: "worker", Hidden: true, Args: cli.Args(0, 0),
 		Short:       "Run one worker on a loopback port, as demo and local do",
 		Annotations: cli.Reads("the worker's, see docs/reference.md"),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.serve(cmd.Context(), cli.NewCall(cmd, lookup))
-		},
+		RunE:        cli.Bind(lookup, o.serve),
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&o.until, "until-stdin-closes", false, "end when standard input closes, as when the parent dies")
@@ -201,7 +198,7 @@ type workerOptions struct {
 }
 
 // serve serves one worker until ctx ends.
-func (o *workerOptions) serve(ctx context.Context, c *cli.Call) error {
+func (o *workerOptions) serve(ctx context.Context, c *cli.Call, _ []string) error {
 	cfg, err := workerservice.ParseConfig(c.Lookup)
 	if err != nil {
 		return cli.EnvironmentError{Err: err}

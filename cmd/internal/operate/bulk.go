@@ -15,7 +15,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -46,21 +45,20 @@ func (b *bulk) declare(cmd *cobra.Command, lookup cli.Lookup) {
 	cli.TakesJSON(cmd, "print a JSON line for each analysis and, with a filter, one for the summary")
 }
 
-// changeAll changes the analyses with these ids, or those that the filter selects.
-func (b *bulk) changeAll(cmd *cobra.Command, lookup cli.Lookup, verb console.Verb, ids []string) error {
-	c, flags := cli.NewCall(cmd, lookup), cmd.Flags()
-	filtered, err := b.given(flags, c)
+// changeMany changes the analyses with these ids, or those that the filter selects.
+func (b *bulk) changeMany(ctx context.Context, c *cli.Call, verb console.Verb, ids []string) error {
+	filtered, err := b.given(c)
 	switch {
 	case err != nil:
 		return err
 	case filtered == (len(ids) > 0):
 		return cli.UsageError("want either IDs or a filter, such as --status FAILED")
-	case !filtered && (flags.Changed("dry-run") || flags.Changed("rate") || b.running):
+	case !filtered && (c.Flags.Changed("dry-run") || c.Flags.Changed("rate") || b.running):
 		return cli.UsageError("options of a bulk change need a filter, such as --status FAILED")
-	case flags.Changed("rate") && !(b.rate >= 0.001 && b.rate <= 1000):
+	case c.Flags.Changed("rate") && !(b.rate >= 0.001 && b.rate <= 1000):
 		return cli.UsageError("--rate must be from 0.001 to 1000")
 	}
-	return changeAll(cmd.Context(), c, verb, ids, b)
+	return changeAll(ctx, c, verb, ids, b)
 }
 
 // run lists the analyses, and then changes each of them unless it has changed since. When ctx ends, run
@@ -296,19 +294,19 @@ func (f *filter) declare(cmd *cobra.Command, lookup cli.Lookup) {
 }
 
 // given reports whether f selects analyses. It refuses what no analysis can have.
-func (f *filter) given(flags *pflag.FlagSet, c *cli.Call) (bool, error) {
+func (f *filter) given(c *cli.Call) (bool, error) {
 	for name, value := range map[string]string{"status": f.status, "code": f.code} {
-		if flags.Changed(name) && (value == "" || !utf8.ValidString(value)) {
+		if c.Flags.Changed(name) && (value == "" || !utf8.ValidString(value)) {
 			return true, cli.UsageError("--" + name + " must not be empty, and must be UTF-8")
 		}
 	}
-	if flags.Changed("status") {
+	if c.Flags.Changed("status") {
 		var err error
 		if f.status, err = c.ParseStatus(f.status); err != nil {
 			return true, err
 		}
 	}
-	return slices.ContainsFunc([]string{"status", "code", "since", "older-than"}, flags.Changed), nil
+	return slices.ContainsFunc([]string{"status", "code", "since", "older-than"}, c.Flags.Changed), nil
 }
 
 // maxCodes bounds the codes that find names.

@@ -45,18 +45,17 @@ func Unlock(lookup cli.Lookup) *cobra.Command {
 			"To stop a live run, use cancel. A finished analysis is not enqueued.",
 		Example:     "taskguard unlock report-9\ntaskguard unlock --room invoice-42",
 		Annotations: cli.Reads(optionalQueueVariables + " With --room: " + cli.RoomVariables + ", and no queue."),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := cli.NewCall(cmd, lookup)
+		RunE: cli.Bind(lookup, func(ctx context.Context, c *cli.Call, args []string) error {
 			switch {
-			case room != "" && (len(args) > 0 || cmd.Flags().Changed("kind")):
+			case room != "" && (len(args) > 0 || c.Flags.Changed("kind")):
 				return cli.UsageError("an ID and --room exclude each other, as do --kind and --room")
 			case room != "":
-				return unlockRoom(cmd.Context(), c, room)
+				return unlockRoom(ctx, c, room)
 			case len(args) == 0:
-				return cli.MissingArgument(cmd)
+				return c.MissingArgument()
 			}
-			return changeAll(cmd.Context(), c, console.Unlock, args, nil)
-		},
+			return changeAll(ctx, c, console.Unlock, args, nil)
+		}),
 	}
 	cmd.Flags().StringVar(&room, "room", "", "unlock this document `room` instead of an analysis")
 	cli.TakesKind(cmd, lookup, firstKind)
@@ -75,13 +74,12 @@ func Requeue(lookup cli.Lookup) *cobra.Command {
 			"A filter skips READY analyses unless you give --status READY.",
 		Example:     "taskguard requeue report-8\ntaskguard requeue --status FAILED --code ocr_down --rate 5",
 		Annotations: cli.Reads(optionalQueueVariables),
-		RunE: func(cmd *cobra.Command, ids []string) error {
-			verb := console.Requeue
+		RunE: cli.Bind(lookup, func(ctx context.Context, c *cli.Call, ids []string) error {
 			if fresh {
-				verb = console.RequeueFresh
+				return b.changeMany(ctx, c, console.RequeueFresh, ids)
 			}
-			return b.changeAll(cmd, lookup, verb, ids)
-		},
+			return b.changeMany(ctx, c, console.Requeue, ids)
+		}),
 	}
 	cmd.Flags().BoolVar(&fresh, "fresh", false, "also delete the checkpoint and recorded side effects: start over")
 	b.declare(cmd, lookup)
@@ -98,9 +96,9 @@ func Cancel(lookup cli.Lookup) *cobra.Command {
 		Example: "taskguard cancel report-7\n" +
 			"taskguard cancel --status QUEUED --older-than 2d --dry-run",
 		Annotations: cli.Reads(cli.DatabaseVariables),
-		RunE: func(cmd *cobra.Command, ids []string) error {
-			return b.changeAll(cmd, lookup, console.Cancel, ids)
-		},
+		RunE: cli.Bind(lookup, func(ctx context.Context, c *cli.Call, ids []string) error {
+			return b.changeMany(ctx, c, console.Cancel, ids)
+		}),
 	}
 	cmd.Flags().BoolVar(&b.running, "running", false,
 		"with a filter: also cancel running analyses; each run stops at its next heartbeat")
@@ -117,9 +115,9 @@ func Delete(lookup cli.Lookup) *cobra.Command {
 		Long:        "It does not ask. A locked analysis is refused.",
 		Example:     "taskguard delete report-3",
 		Annotations: cli.Reads(cli.DatabaseVariables),
-		RunE: func(cmd *cobra.Command, ids []string) error {
-			return changeAll(cmd.Context(), cli.NewCall(cmd, lookup), console.Delete, ids, nil)
-		},
+		RunE: cli.Bind(lookup, func(ctx context.Context, c *cli.Call, ids []string) error {
+			return changeAll(ctx, c, console.Delete, ids, nil)
+		}),
 	}
 	cli.TakesKind(cmd, lookup, firstKind)
 	cli.TakesJSON(cmd, "print a JSON line for each analysis")
@@ -312,12 +310,7 @@ func Resolve(lookup cli.Lookup) *cobra.Command {
 		Example: "taskguard resolve order-1 charge --done '{\"charged\": 4200}'\n" +
 			"taskguard resolve order-2 charge --not-done",
 		Annotations: cli.Reads(optionalQueueVariables),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if cmd.Flags().Changed("done") == a.notDone {
-				return cli.UsageError("want either --done JSON or --not-done")
-			}
-			return a.resolve(cmd.Context(), cli.NewCall(cmd, lookup), args[0], args[1])
-		},
+		RunE:        cli.Bind(lookup, a.resolve),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&a.result, "done", "", "the side effect happened: record this `JSON` as its result")
@@ -329,10 +322,13 @@ func Resolve(lookup cli.Lookup) *cobra.Command {
 }
 
 // resolve answers the act of an analysis.
-func (a *answer) resolve(ctx context.Context, c *cli.Call, id, act string) (err error) {
-	request := console.Change{Verb: console.Resolve, ID: id, Act: act, Who: operator()}
-	if err := checkID(id); err != nil {
+func (a *answer) resolve(ctx context.Context, c *cli.Call, args []string) (err error) {
+	request := console.Change{Verb: console.Resolve, ID: args[0], Act: args[1], Who: operator()}
+	if err := checkID(request.ID); err != nil {
 		return err
+	}
+	if c.Flags.Changed("done") == a.notDone {
+		return cli.UsageError("want either --done JSON or --not-done")
 	}
 	if !a.notDone {
 		if request.Answer, err = console.Done(a.result); err != nil {

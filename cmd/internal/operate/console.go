@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
@@ -56,14 +55,13 @@ func Console(lookup cli.Lookup) *cobra.Command {
 		Example: "taskguard console\ntaskguard console --write --port 8080",
 		Annotations: cli.Reads(queueVariables + "; PORT with --listen; LOG_FORMAT (text); " +
 			"TASK_JWKS_URL, for tests: the address of the proxy's public keys."),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c := cli.NewCall(cmd, lookup)
-			address, err := consoleAddress(cmd.Flags(), c, o, host, port)
+		RunE: cli.Bind(lookup, func(ctx context.Context, c *cli.Call, _ []string) error {
+			address, err := consoleAddress(c, o, host, port)
 			if err != nil {
 				return err
 			}
-			return serveConsole(cmd.Context(), c, o, address)
-		},
+			return serveConsole(ctx, c, o, address)
+		}),
 	}
 	flags := cmd.Flags()
 	flags.IntVar(&port, "port", consolePort, "the `port`; 0: any free one. "+
@@ -99,9 +97,7 @@ func serveConsole(ctx context.Context, c *cli.Call, o ConsoleOptions, address st
 
 // consoleAddress checks the flags and returns where the console listens: on the
 // loopback interface, or behind the identity proxy.
-func consoleAddress(
-	flags *pflag.FlagSet, c *cli.Call, o ConsoleOptions, host string, port int,
-) (string, error) {
+func consoleAddress(c *cli.Call, o ConsoleOptions, host string, port int) (string, error) {
 	if host == "localhost" {
 		host = "127.0.0.1"
 	}
@@ -114,7 +110,7 @@ func consoleAddress(
 		return usage("--listen %q: want an IP address such as 127.0.0.1 or 0.0.0.0", host)
 	case port < 0 || port > 65535:
 		return usage("--port %d: want 0 to 65535", port)
-	case flags.Changed("iap-audience") && o.Audience == "":
+	case c.Flags.Changed("iap-audience") && o.Audience == "":
 		return usage("--iap-audience is empty")
 	case !ip.IsLoopback() && o.Audience == "":
 		return usage("--listen %s is reached from other machines: it needs --iap-audience and the proxy in front", host)
@@ -123,7 +119,7 @@ func consoleAddress(
 	}
 
 	e := c.Environment()
-	if flags.Changed("listen") && !flags.Changed("port") {
+	if c.Flags.Changed("listen") && !c.Flags.Changed("port") {
 		port = e.Integer("PORT", port, 0, 65535)
 	}
 	return net.JoinHostPort(ip.String(), strconv.Itoa(port)), cli.Check(e)

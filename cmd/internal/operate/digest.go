@@ -169,7 +169,7 @@ var notices = []notice{
 // showDigest prints the digest.
 func (cl *Client) showDigest(ctx context.Context, c *cli.Call, s *selection) error {
 	limit := min(s.limit, maxDigestRows)
-	if !s.limited && !c.JSON {
+	if !c.JSON && !c.Flags.Changed("limit") {
 		limit = digestRows
 	}
 	o, err := cl.digest(ctx, c, limit)

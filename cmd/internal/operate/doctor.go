@@ -93,8 +93,8 @@ func Doctor(lookup cli.Lookup) *cobra.Command {
 			`taskguard doctor --smoke '{"text": "hello"}'`,
 		Annotations: cli.Reads(cli.DatabaseVariables +
 			", TASK_QUEUE; for short names also CLOUDSDK_RUN_REGION, or the region of TASK_QUEUE"),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, c, tests := cmd.Context(), cli.NewCall(cmd, lookup), cmd.Flags().Changed("smoke")
+		RunE: cli.Bind(lookup, func(ctx context.Context, c *cli.Call, _ []string) error {
+			tests := c.Flags.Changed("smoke")
 			if tests && c.JSON {
 				return cli.UsageError("--smoke and --json exclude each other")
 			}
@@ -104,7 +104,7 @@ func Doctor(lookup cli.Lookup) *cobra.Command {
 				}
 			}
 			return smoke(ctx, c, input)
-		},
+		}),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.Service, "service", "", "the worker: `FILE` or a service's name")

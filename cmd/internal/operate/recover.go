@@ -32,16 +32,14 @@ func Recover(lookup cli.Lookup) *cobra.Command {
 			"This command also lists the analyses that recovery cannot find.",
 		Example:     "taskguard recover",
 		Annotations: cli.Reads(queueVariables),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return recoverAll(cmd.Context(), cli.NewCall(cmd, lookup))
-		},
+		RunE:        cli.Bind(lookup, recoverAll),
 	}
 	cli.TakesKind(cmd, lookup, "all")
 	cli.TakesJSON(cmd, "print one JSON document for each kind, even after an error")
 	return cmd
 }
 
-func recoverAll(ctx context.Context, c *cli.Call) (err error) {
+func recoverAll(ctx context.Context, c *cli.Call, _ []string) (err error) {
 	all, err := connectAll(ctx, c, requiredQueue, c.Log())
 	if err != nil {
 		return err
@@ -137,9 +135,9 @@ func Restore(lookup cli.Lookup) *cobra.Command {
 			"Locked documents stay as they are, and make it exit 1.",
 		Example:     "taskguard restore --min-token now",
 		Annotations: cli.Reads(cli.DatabaseVariables),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return restore(cmd.Context(), cli.NewCall(cmd, lookup), minimum)
-		},
+		RunE: cli.Bind(lookup, func(ctx context.Context, c *cli.Call, _ []string) error {
+			return restore(ctx, c, minimum)
+		}),
 	}
 	cmd.Flags().StringVar(&minimum, "min-token", "",
 		"the smallest `TOKEN` that a document has afterwards; now: Firestore's time in microseconds")

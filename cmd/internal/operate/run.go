@@ -38,16 +38,15 @@ func Run(lookup cli.Lookup) *cobra.Command {
 		Annotations: cli.Reads("ANALYZER (required), KINDS and the worker's variables, see docs/reference.md. " +
 			"TASK_AUTH, MAX_RUNS and PORT are ignored. RUN_TIMEOUT (25m) may be as long as MAX_RUN_TIME (24h). " +
 			"LOG_FORMAT (text)."),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return runOne(cmd.Context(), cli.NewCall(cmd, lookup), args[0])
-		},
+		RunE: cli.Bind(lookup, runOne),
 	}
 	cli.TakesKind(cmd, lookup, firstKind)
 	cli.TakesJSON(cmd, "print what happened as one JSON line")
 	return cmd
 }
 
-func runOne(ctx context.Context, c *cli.Call, id string) error {
+func runOne(ctx context.Context, c *cli.Call, args []string) error {
+	id := args[0]
 	if err := checkID(id); err != nil {
 		return err
 	}

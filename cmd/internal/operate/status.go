@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
@@ -70,7 +69,7 @@ type selection struct {
 	id                                        string
 	key, scope, operation                     string // name a client's request; then id is the id of its record
 	unfinished, uncertain, abandoned, summary bool
-	filtered, limited                         bool // a filter is given, and --limit
+	filtered                                  bool
 	limit                                     int
 }
 
@@ -79,24 +78,19 @@ func Status(lookup cli.Lookup) *cobra.Command {
 	var s selection
 	cmd := &cobra.Command{
 		Use: "status [ID | FILTER]", GroupID: cli.Look, Args: cli.Args(0, 1),
-		Short: "Show one analysis, a list, or the backlog",
-		Example: "taskguard status report-8\n" +
+		Short: "Show what needs attention, one analysis, a list, or the backlog",
+		Example: "taskguard status\n" +
+			"taskguard status report-8\n" +
 			"taskguard status --status FAILED --since 1h\n" +
 			"taskguard status --summary",
 		Annotations: cli.Reads(cli.DatabaseVariables),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := cli.NewCall(cmd, lookup)
-			if err := s.read(cmd.Flags(), c, args); err != nil {
-				return err
-			}
-			return s.show(cmd.Context(), c)
-		},
+		RunE:        cli.Bind(lookup, s.show),
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&s.unfinished, "unfinished", false,
 		"list unfinished analyses, oldest update first")
 	flags.IntVar(&s.limit, "limit", 100,
-		"how many are listed, by id unless --unfinished; with a filter all, last updated first")
+		"how many are listed; without an argument 10 of each section, with a filter all")
 	flags.BoolVar(&s.uncertain, "uncertain", false,
 		"list analyses with an uncertain side effect, for resolve")
 	flags.BoolVar(&s.abandoned, "abandoned", false,
@@ -112,7 +106,7 @@ func Status(lookup cli.Lookup) *cobra.Command {
 }
 
 // read completes s by the arguments, and refuses what excludes each other.
-func (s *selection) read(flags *pflag.FlagSet, c *cli.Call, args []string) (err error) {
+func (s *selection) read(c *cli.Call, args []string) (err error) {
 	if len(args) == 1 {
 		s.id = args[0]
 		if err := checkID(s.id); err != nil {
@@ -120,26 +114,25 @@ func (s *selection) read(flags *pflag.FlagSet, c *cli.Call, args []string) (err 
 		}
 	}
 
-	keyed := flags.Changed("idempotency-key")
+	keyed := c.Flags.Changed("idempotency-key")
 	if keyed {
 		c.UseRecords()
 		if s.id, err = worker.IdempotencyRecord(s.operation, s.scope, s.key); err != nil {
 			return cli.UsageError("--idempotency-key: " + text.Error(err))
 		}
 	}
-	if s.filtered, err = s.given(flags, c); err != nil {
+	if s.filtered, err = s.given(c); err != nil {
 		return err
 	}
-	s.limited = flags.Changed("limit")
-	if s.filtered && !s.limited {
+	if s.filtered && !c.Flags.Changed("limit") {
 		s.limit = math.MaxInt
 	}
-	return s.check(flags, len(args) == 1, keyed)
+	return s.check(c, len(args) == 1, keyed)
 }
 
 // check refuses flags that exclude each other, or that need another. byID and keyed report an ID and an
 // --idempotency-key on the command line.
-func (s *selection) check(flags *pflag.FlagSet, byID, keyed bool) error {
+func (s *selection) check(c *cli.Call, byID, keyed bool) error {
 	selectors := 0
 	for _, given := range []bool{byID, keyed, s.unfinished, s.uncertain, s.abandoned, s.summary, s.filtered} {
 		if given {
@@ -152,16 +145,19 @@ func (s *selection) check(flags *pflag.FlagSet, byID, keyed bool) error {
 	case selectors > 1:
 		return cli.UsageError("an ID, --idempotency-key, --unfinished, --uncertain, --abandoned, --summary " +
 			"and a filter exclude each other")
-	case keyed != flags.Changed("scope") || flags.Changed("operation") && !keyed:
+	case keyed != c.Flags.Changed("scope") || c.Flags.Changed("operation") && !keyed:
 		return cli.UsageError("--idempotency-key needs --scope, and --scope and --operation need --idempotency-key")
-	case keyed && flags.Changed("kind"):
+	case keyed && c.Flags.Changed("kind"):
 		return cli.UsageError("--idempotency-key and --kind exclude each other: name the kind do in KINDS")
 	}
 	return nil
 }
 
 // show reads and prints what s selects.
-func (s *selection) show(ctx context.Context, c *cli.Call) (err error) {
+func (s *selection) show(ctx context.Context, c *cli.Call, args []string) (err error) {
+	if err := s.read(c, args); err != nil {
+		return err
+	}
 	cl, err := connect(ctx, c, noQueue)
 	if err != nil {
 		return err
@@ -482,12 +478,22 @@ func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
 		}{cl.place.Other(), b})
 	}
 
+	failed := int64(0)
+	for _, i := range b.Intervals {
+		if !i.From.Before(b.Since) {
+			failed += i.Failed
+		}
+	}
 	drained := "not drained: nothing ends"
 	switch remaining := b.DrainedAt.Sub(b.At).Round(time.Second); {
 	case b.Waiting+b.Stuck == 0:
 		drained = "nothing waits"
+	case b.Ended > 0 && failed == b.Ended:
+		drained = "not drained: all that end are FAILED"
+	case failed > 0:
+		drained = fmt.Sprintf("drained in about %v at this rate, FAILED included, if none are created", remaining)
 	case !b.DrainedAt.IsZero():
-		drained = fmt.Sprintf("drained in about %v at the present rate, if no more are created", remaining)
+		drained = fmt.Sprintf("drained in about %v at this rate, if none are created", remaining)
 	}
 	cli.Print(c.Out, "%d running, %d waiting, %d stuck\n", b.Running, b.Waiting, b.Stuck)
 	switch {
@@ -497,7 +503,8 @@ func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
 	default:
 		cli.Print(c.Out, "the oldest was created %v ago\n", b.At.Sub(b.OldestCreatedAt).Round(time.Second))
 	}
-	cli.Print(c.Out, "%s\n%d ended, %d were created since %s UTC\n", drained, b.Ended, b.Created, b.Since.Format(hhmm))
+	cli.Print(c.Out, "%s\n%d ended, %d of them FAILED, and %d were created since %s UTC\n",
+		drained, b.Ended, failed, b.Created, b.Since.Format(hhmm))
 
 	const row = "%-5v  %7v  %8v  %6v  %s%s\n"
 	cli.Print(c.Out, "\n"+row, "UTC", "STARTED", "FINISHED", "FAILED", "# finished, x failed", "")

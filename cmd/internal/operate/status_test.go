@@ -52,9 +52,9 @@ func TestAMissingIndexIsExplained(t *testing.T) {
 	if errors.Join(err, hostErr) == nil && operator() != u.Username+"@"+host {
 		t.Error(operator())
 	}
-	c := &cli.Call{Lookup: func(string) (string, bool) { return "9", true }}
+	c := &cli.Call{Flags: &pflag.FlagSet{}, Lookup: func(string) (string, bool) { return "9", true }}
 	for _, limit := range []int{1, maxListed} {
-		if got, err := consoleAddress(&pflag.FlagSet{}, c, ConsoleOptions{Limit: limit}, "127.0.0.1", 65535); got != "127.0.0.1:65535" || err != nil {
+		if got, err := consoleAddress(c, ConsoleOptions{Limit: limit}, "127.0.0.1", 65535); got != "127.0.0.1:65535" || err != nil {
 			t.Errorf("%d: %s, %v", limit, got, err)
 		}
 	}

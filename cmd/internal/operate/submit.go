@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
@@ -44,8 +43,7 @@ type submitted struct {
 // Submit creates an analysis for each file and books its delivery. The id of an
 // analysis is made from its name and content, so submitting it again changes nothing.
 func Submit(lookup cli.Lookup) *cobra.Command {
-	var input, id string
-	var wait bool
+	var o submitOptions
 	cmd := &cobra.Command{
 		Use: "submit FILE… | --input JSON", GroupID: cli.RunThem, ValidArgsFunction: cli.Files,
 		Short: "Create analyses and enqueue them",
@@ -53,29 +51,28 @@ func Submit(lookup cli.Lookup) *cobra.Command {
 		Example: "taskguard submit report.txt notes.md\n" +
 			`taskguard submit --id greeting --input '{"text": "hello"}' --wait`,
 		Annotations: cli.Reads(queueVariables),
-		RunE: func(cmd *cobra.Command, files []string) error {
-			c := cli.NewCall(cmd, lookup)
-			if len(files) == 0 && !cmd.Flags().Changed("input") {
-				return cli.MissingArgument(cmd)
-			}
-			docs, err := submission(cmd.Flags(), c, files, input, id)
-			if err != nil {
-				return err
-			}
-			return submitAll(cmd.Context(), c, docs, wait)
-		},
+		RunE:        cli.Bind(lookup, o.submit),
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&input, "input", "", "submit this JSON `value`; @FILE reads it from a file, - from standard input")
-	flags.StringVar(&id, "id", "", "the analysis `id`; by default a hash of the file name and content")
-	flags.BoolVar(&wait, "wait", false, "wait for the results; exit 1 if any analysis is FAILED")
+	flags.StringVar(&o.input, "input", "", "submit this JSON `value`; @FILE reads it from a file, - from standard input")
+	flags.StringVar(&o.id, "id", "", "the analysis `id`; by default a hash of the file name and content")
+	flags.BoolVar(&o.wait, "wait", false, "wait for the results; exit 1 if any analysis is FAILED")
 	cli.TakesKind(cmd, lookup, firstKind)
 	cli.TakesJSON(cmd, "print one JSON line for each analysis, with --wait at its end; progress goes to standard error")
 	return cmd
 }
 
-// submitAll submits the documents, and with wait follows them to their end.
-func submitAll(ctx context.Context, c *cli.Call, docs []Document, wait bool) (err error) {
+// submitOptions are the flags of submit.
+type submitOptions struct {
+	input, id string
+	wait      bool
+}
+
+func (o *submitOptions) submit(ctx context.Context, c *cli.Call, files []string) (err error) {
+	docs, err := o.documents(c, files)
+	if err != nil {
+		return err
+	}
 	cl, err := connect(ctx, c, submitQueue)
 	if err != nil {
 		return err
@@ -92,7 +89,7 @@ func submitAll(ctx context.Context, c *cli.Call, docs []Document, wait bool) (er
 		}
 		all = append(all, s)
 		switch {
-		case wait:
+		case o.wait:
 			show.Print("%s", s)
 		case c.JSON:
 			_ = c.PrintJSON(s) // cli.Run reports its error
@@ -104,27 +101,30 @@ func submitAll(ctx context.Context, c *cli.Call, docs []Document, wait bool) (er
 	if slices.ContainsFunc(all, func(s *submitted) bool { return s.Other }) {
 		return errors.New("an analysis with this id exists with another input: choose another --id")
 	}
-	if wait {
+	if o.wait {
 		return follow(ctx, c, cl, show, all)
 	}
 	return nil
 }
 
-// submission returns the documents that the command line names.
-func submission(flags *pflag.FlagSet, c *cli.Call, files []string, input, id string) ([]Document, error) {
+// documents returns the documents that the command line names.
+func (o *submitOptions) documents(c *cli.Call, files []string) ([]Document, error) {
+	input, id := o.input, o.id
 	switch {
-	case flags.Changed("input") && len(files) > 0:
+	case !c.Flags.Changed("input") && len(files) == 0:
+		return nil, c.MissingArgument()
+	case c.Flags.Changed("input") && len(files) > 0:
 		return nil, cli.UsageError("--input and files exclude each other")
-	case flags.Changed("id") && len(files) > 1:
+	case c.Flags.Changed("id") && len(files) > 1:
 		return nil, cli.UsageError("--id is for one analysis")
 	}
-	if flags.Changed("id") {
+	if c.Flags.Changed("id") {
 		if err := checkID(id); err != nil {
 			return nil, cli.UsageError("--id: " + err.Error())
 		}
 	}
 
-	if flags.Changed("input") {
+	if c.Flags.Changed("input") {
 		text, err := readInput(c.In, input)
 		if err != nil {
 			return nil, fmt.Errorf("--input %s: %w", printable.Line(input), err)
