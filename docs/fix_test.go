@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	shown = regexp.MustCompile(`(?m)^ +\$ (taskguard .+)\n((?: +[^\s$].*\n)*)`)
+	shown = regexp.MustCompile(`(?m)^ +\$ (taskguard .+)\n((?:\n? +[^\s$].*\n)*)`)
 	// noise are the lines that each command writes beside its answer: what it reads, and its log.
 	noise = regexp.MustCompile(`(?m)^(?:time=.*|taskguard \w+: (?:reading )?demo-taskguard / .*)\n`)
 )
@@ -30,7 +30,7 @@ var values = []struct {
 	{regexp.MustCompile(`local?(?:/\w+)+`), "OWNER"},
 	{regexp.MustCompile(`held by \S+`), "held by OWNER"},
 	{regexp.MustCompile(`\b[0-9a-f]{32}\b`), "KEY"},
-	{regexp.MustCompile(`\b(?:\d+m)?\d+(?:\.\d+)? ?m?s\b`), "DURATION"},
+	{regexp.MustCompile(`\b\d+ min(?: \d+ s)?\b|\b(?:\d+m)?\d+(?:\.\d+)? ?m?s\b`), "DURATION"},
 	{regexp.MustCompile(`[ \t]+`), " "},
 }
 
@@ -41,7 +41,9 @@ func plain(output string) (lines []string) {
 		output = v.pattern.ReplaceAllString(output, v.name)
 	}
 	for line := range strings.Lines(output) {
-		lines = append(lines, strings.TrimSpace(line))
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
 	}
 	return lines
 }
@@ -75,7 +77,7 @@ func TestTheCommandsThatFixAnAnalysisPrintWhatThePageShows(t *testing.T) {
 			}
 		}
 	}
-	await("effect_uncertain", "attempts_exhausted, last: ocr_down", "report-7  PROCESSING", "report-9  PROCESSING")
+	await("order-1  charge", "attempts_exhausted, last: ocr_down", "\nreport-7  1", "\nreport-9  1")
 
 	examples := shown.FindAllStringSubmatch(page, -1)
 	if len(examples) < 10 {

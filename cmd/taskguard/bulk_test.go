@@ -64,7 +64,7 @@ func TestABulkRequeueChangesWhatMatchesOnceAfterADryRun(t *testing.T) {
 		flags, outcome   string
 		changed, skipped float64
 	}{{"--dry-run", "would_change", 0, 3}, {"", "changed", 3, 3}, {"", "skipped already_queued", 0, 6}} {
-		before, tasks := objects(t, q.env), len(q.tasks(t))
+		before, tasks := states(t, q.env), len(q.tasks(t))
 		o := taskguard(t, q.env, append([]string{"requeue", "--since", "2h", "--json"}, strings.Fields(tc.flags)...)...).
 			want(t, cli.ExitFailed, `"bad"`, "taskguard unlock gives it a usable one", fmt.Sprintf(`"dry_run":%t`, tc.flags != ""))
 		outcomes, matched, changed, skipped, failed := bulkOutput(t, o)
@@ -72,7 +72,7 @@ func TestABulkRequeueChangesWhatMatchesOnceAfterADryRun(t *testing.T) {
 		if !maps.Equal(outcomes, want) || matched != 7 || changed != tc.changed || skipped != tc.skipped || failed != 1 {
 			t.Errorf("%s: %v, want %v: %s", tc.flags, outcomes, want, o.out)
 		}
-		if after := objects(t, q.env); slices.Equal(before, after) != (tc.changed == 0) {
+		if after := states(t, q.env); slices.Equal(before, after) != (tc.changed == 0) {
 			t.Errorf("%s changed\n%s\nto\n%s", tc.flags, before, after)
 		}
 		q.wantTasks(t, tasks+int(tc.changed))

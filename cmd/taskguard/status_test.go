@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,19 +30,29 @@ func objects(t *testing.T, env vars, args ...string) []string {
 	return strings.Split(strings.TrimSpace(out), "\n")
 }
 
+// states are the objects without what passes with the time.
+func states(t *testing.T, env vars) (all []string) {
+	t.Helper()
+	for _, object := range objects(t, env) {
+		all = append(all, regexp.MustCompile(`"why":".*?",?`).ReplaceAllString(object, ""))
+	}
+	return all
+}
+
 func TestStatusShowsWhoHoldsALockAndNoToken(t *testing.T) {
 	t.Parallel()
 	env := store(t)
 	a := analyses(t, env)
 	acq := locked(t, a, "held")
 	create(t, a, "free")
-	got := wantKeys(t, objects(t, env, "held")[0], "id", "status", "attempts", "created_at", "updated_at", "started_at", "lock", "history", "input")
+	got := wantKeys(t, objects(t, env, "held")[0], "id", "status", "attempts", "created_at", "updated_at", "started_at", "why", "lock", "history", "input")
 	held := wantKeys(t, string(must(json.Marshal(got["lock"]))(t)), "held", "owner", "expires_at")
 	if held["held"] != true || held["owner"] != acq.Grant.Owner || got["status"] != "PROCESSING" {
 		t.Errorf("%v, want PROCESSING, held by %s", got, acq.Grant.Owner)
 	}
-	taskguard(t, env, "status").want(t, cli.ExitDone, readingLine(env), "held by w/1, ", "free", "QUEUED")
-	taskguard(t, env, "status", "held").want(t, cli.ExitDone, "id        held\n", "lock      held by w/1", "\ncreated   ", "\nupdated   ")
+	taskguard(t, env, "status").want(t, cli.ExitDone, readingLine(env), "1 QUEUED, 1 PROCESSING, 0 READY, 0 FAILED\n",
+		"\nRUNNING\n", "\nheld  1  ", "  running for ", "\nWAITING\n", "\nfree  0  ", "  in the queue\n")
+	taskguard(t, env, "status", "held").want(t, cli.ExitDone, "id        held\n", "why       running for ", "lock      held by w/1", "\ncreated   ", "\nupdated   ")
 	taskguard(t, env, "status", "missing").want(t, cli.ExitFailed, `no analysis "missing" in collection analyses of project demo-test`)
 }
 
@@ -58,8 +70,9 @@ func TestStatusShowsWhyAnAnalysisIsParked(t *testing.T) {
 	put(t, env, "analysesKeys/"+key, map[string]any{"key": "acme", "limit": 1, "waiting": true, "slots": map[string]any{"w/1": slot}})
 
 	keyed := env.with("CONCURRENCY_KEY", "tenant")
-	taskguard(t, keyed, "status", "p2").want(t, cli.ExitDone, "parked behind key acme: 1 of 1 run: a; 2 wait before it\n", "parked since ")
-	taskguard(t, keyed, "status").want(t, cli.ExitDone, "parked since ")
+	taskguard(t, keyed, "status", "p2").want(t, cli.ExitDone, "parked behind key acme: 1 of 1 run: a; 2 wait before it\n", "parked since ",
+		"why       parked for 2 h 00 min behind key acme: 1 of 1 run, 2 wait before it; it starts when a run of the key ends\n")
+	taskguard(t, keyed, "status").want(t, cli.ExitDone, "parked for 2 h 00 min\n")
 	var shown struct {
 		Key   string         `json:"key"`
 		State map[string]any `json:"key_state"`
@@ -123,11 +136,9 @@ func TestAMalformedDocumentIsListedAsMalformed(t *testing.T) {
 	put(t, env, "fine", map[string]any{"status": "QUEUED", "finishedBy": "w/0"}) // it was requeued
 	// An id that we refuse, but that another program's lock holds.
 	put(t, env, "a\x01", map[string]any{"status": "PROCESSING", "updatedAt": time.Now(), "lockOwner": "js/1", "lockExpiresAt": time.Now().Add(30 * time.Minute)})
-	o := taskguard(t, env, "status").want(t, cli.ExitDone, "  lockToken is a string, not a usable integer\n", `a\x01  PROCESSING`, "held by js/1, ")
-	if strings.Count(o.out, " malformed ") != 1 || strings.Count(o.out, "free") != 1 {
-		t.Errorf("want one malformed and one free:\n%s", o.out)
-	}
-	if got := wantKeys(t, objects(t, env)[1], "id", "status", "attempts", "lock", "malformed"); got["malformed"] != "lockToken is a string, not a usable integer" {
+	taskguard(t, env, "status").want(t, cli.ExitDone, "  taskguard unlock ID\n", "\n  bad  0             malformed: lockToken is a string, not a usable integer\n",
+		"\n"+`a\x01  0  `, "  running\n", "\n  fine  0             recovery does not find it\n")
+	if got := wantKeys(t, objects(t, env)[0], "id", "status", "attempts", "why", "lock", "malformed"); got["malformed"] != "lockToken is a string, not a usable integer" {
 		t.Errorf("malformed: %v", got["malformed"])
 	}
 	taskguard(t, env, "status", "bad").want(t, cli.ExitFailed, "lockToken is a string")
@@ -167,16 +178,16 @@ func TestStatusShowsProgressTheAttemptsAndTheErrors(t *testing.T) {
 		}
 	}
 
-	one := wantKeys(t, objects(t, env, "x")[0], "id", "status", "attempts", "started_at", "lock", "progress", "last_error", "history", "checkpoint")
+	one := wantKeys(t, objects(t, env, "x")[0], "id", "status", "attempts", "started_at", "why", "lock", "progress", "last_error", "history", "checkpoint")
 	history, _ := one["history"].([]any)
 	if p, _ := one["progress"].(map[string]any); p["fraction"] != 0.426 || p["message"] != "page 3 of 7" || len(history) != 3 {
 		t.Fatalf("%v", one)
 	}
 	wantKeys(t, string(must(json.Marshal(history[0]))(t)), "attempt", "owner", "started_at", "ended_at", "outcome", "code", "message")
 	lines := objects(t, env)
-	wantKeys(t, lines[0], "id", "status", "attempts", "started_at", "lock", "progress", "last_error")
-	wantKeys(t, lines[1], "id", "status", "attempts", "lock", "finished_by", "progress")
-	wantKeys(t, lines[2], "id", "status", "attempts", "lock", "error", "last_error")
+	wantKeys(t, lines[0], "id", "status", "attempts", "started_at", "why", "lock", "progress", "last_error")
+	wantKeys(t, lines[1], "id", "status", "attempts", "why", "lock", "finished_by", "progress")
+	wantKeys(t, lines[2], "id", "status", "attempts", "why", "lock", "error", "last_error")
 }
 
 // The first crash was beside other runs, and the second alone, after two delays.
@@ -214,7 +225,7 @@ func TestStatusShowsWhereAnAttemptCrashedAndWhetherItRanAlone(t *testing.T) {
 	}
 	taskguard(t, env, "status", "--code", "crashed").want(t, cli.ExitDone, "killer  QUEUED", "last: crashed")
 
-	shown := wantKeys(t, objects(t, env, "killer")[0], "id", "status", "attempts", "updated_at", "lock", "last_error", "history")
+	shown := wantKeys(t, objects(t, env, "killer")[0], "id", "status", "attempts", "updated_at", "why", "lock", "last_error", "history")
 	history, _ := shown["history"].([]any)
 	keys := []string{"attempt", "owner", "started_at", "ended_at", "outcome"}
 	wantKeys(t, string(must(json.Marshal(history[0]))(t)), append(keys, "delays")...)
@@ -229,8 +240,8 @@ func TestStatusShowsTheNextAttempt(t *testing.T) {
 	put(t, env, "late", map[string]any{"status": "QUEUED", "nextAttemptAt": "2026-01-02T03:04:05.678Z"})
 	taskguard(t, env, "status", "waits").want(t, cli.ExitDone, "next attempt  "+next+", 9m")
 	taskguard(t, env, "status", "late").want(t, cli.ExitDone, "next attempt  2026-01-02T03:04:05.678Z\n")
-	taskguard(t, env, "status").want(t, cli.ExitDone, "waits, 9m", "free")
-	if got := wantKeys(t, objects(t, env, "waits")[0], "id", "status", "attempts", "lock", "next_attempt_at"); got["next_attempt_at"] != next {
+	taskguard(t, env, "status").want(t, cli.ExitDone, "next attempt in 9 min ", "recovery does not find it\n")
+	if got := wantKeys(t, objects(t, env, "waits")[0], "id", "status", "attempts", "why", "lock", "next_attempt_at"); got["next_attempt_at"] != next {
 		t.Errorf("%v, want %s", got, next)
 	}
 }
@@ -241,7 +252,10 @@ func TestAListReportsThatThereIsMoreOnlyWhereThereIs(t *testing.T) {
 	for i := range 8 {
 		put(t, env, fmt.Sprintf("a%03d", i), map[string]any{"status": "QUEUED", "updatedAt": time.Unix(int64(i), 0)})
 	}
-	for args, rows := range map[string]int{"status --limit 7": 7, "status --unfinished --limit 7": 7, "status --status QUEUED --limit 7": 7, "status --limit 8": 8, fmt.Sprint("status --limit ", math.MaxInt): 8} {
+	for args, rows := range map[string]int{
+		"status --unfinished --limit 7": 7, "status --status QUEUED --limit 7": 7, "status --unfinished --limit 8": 8,
+		fmt.Sprint("status --status QUEUED --limit ", math.MaxInt): 8,
+	} {
 		want := readingLine(env)
 		if rows == 7 {
 			want += "taskguard status: the first 7; --limit shows more\n"
@@ -273,7 +287,7 @@ func TestTheSummaryShowsTheBacklogOfAKind(t *testing.T) {
 		}
 	}
 	taskguard(t, env, "status", "--summary").want(t, cli.ExitDone, "0 running, 0 waiting, 0 stuck\nnothing waits\n0 ended", "  0         0       0  \n") // the first kind has nothing
-	summary(env, "0 running, 4 waiting, 0 stuck\nthe oldest was created 2h30m", " ago\ndrained in about ", "\n8 ended, 5 were created since ", "  8         6       2  "+strings.Repeat("#", 30)+"xxxxxxxxxx\n")
+	summary(env, "0 running, 4 waiting, 0 stuck\nthe oldest was created 2h30m", " ago\ndrained in about ", " at this rate, FAILED included, if none are created\n8 ended, 2 of them FAILED, and 5 were created since ", "  8         6       2  "+strings.Repeat("#", 30)+"xxxxxxxxxx\n")
 	summary(env.with("LOCK_TTL", "30m"), "0 running, 0 waiting, 4 stuck\n")
 
 	keys := []string{"at", "running", "waiting", "stuck", "since", "ended", "created", "drained_at", "intervals"}
@@ -282,7 +296,119 @@ func TestTheSummaryShowsTheBacklogOfAKind(t *testing.T) {
 	for i := range 3 { // requeued
 		put(t, env, fmt.Sprint("done", i), map[string]any{"status": "QUEUED", "createdAt": now, "updatedAt": now})
 	}
-	summary(env, "0 running, 7 waiting, 0 stuck\n", "drained in about ", "\n5 ended, 5 were created since ")
+	summary(env, "0 running, 7 waiting, 0 stuck\n", "drained in about ", " at this rate, FAILED included, if none are created\n5 ended, 2 of them FAILED, and 5 were created since ")
+	for i := range 3 { // only failures are left
+		put(t, env, fmt.Sprint("done", i+3), map[string]any{"status": "QUEUED", "createdAt": now, "updatedAt": now})
+	}
+	summary(env, "\nnot drained: all that end are FAILED\n2 ended, 2 of them FAILED, and 6 were created since ")
 	put(t, env, "jobs/x", map[string]any{"status": "QUEUED", "createdAt": "Nov 29, 2026", "updatedAt": now})
 	taskguard(t, env, "status", "--summary").want(t, cli.ExitDone, "1 waiting, 0 stuck\nthe age of the oldest is unknown\n")
+}
+
+// Of each section, status shows what --limit allows. Each analysis is in one section, and in --json one line.
+func TestStatusBeginsWithWhatNeedsAttention(t *testing.T) {
+	t.Parallel()
+	env := store(t)
+	taskguard(t, env, "status").want(t, cli.ExitDone, "There is nothing yet in collection analyses.", "\n  taskguard submit --input ")
+	if o := taskguard(t, env, "status", "--json").want(t, cli.ExitDone); o.out != "" {
+		t.Errorf("%q", o.out)
+	}
+	at := func(ago time.Duration) string { return iso8601.Format(time.Now().Add(-ago)) }
+	fail := func(id, code, message string, ago time.Duration, more map[string]any) {
+		fields := map[string]any{"status": "FAILED", "attempts": 3, "updatedAt": at(ago), "error": map[string]any{"code": code, "message": message}}
+		maps.Copy(fields, more)
+		put(t, env, id, fields)
+	}
+	for i := range 4 {
+		fail(fmt.Sprint("ocr", i), "attempts_exhausted", "attempt 3 was the last: it is down", time.Hour,
+			map[string]any{"lastError": map[string]any{"code": "ocr_down", "message": "it is down\nand more"}})
+	}
+	fail("py", "analyzer_rejected", "Traceback (most recent call last):\n  File \"a.py\"\nKeyError: 7", time.Hour, nil)
+	fail("py2", "analyzer_rejected", "Traceback (most recent call last):\n  File \"b.py\"\nKeyError: 8", time.Hour, nil)
+	fail("old", "analyzer_rejected", "long ago", 25*time.Hour, nil)
+	fail("gone", "cancelled", "cancelled by ana", time.Hour, nil)
+	fail("order", "effect_uncertain", "may have been done", time.Hour, map[string]any{
+		"effects": map[string]any{"charge": map[string]any{"state": "started", "at": at(2 * time.Hour), "token": 1}}, "openEffects": 1,
+	})
+	for i := range 2 {
+		put(t, env, fmt.Sprint("stuck", i), map[string]any{"status": "QUEUED", "updatedAt": at(time.Hour), "createdAt": at(time.Hour)})
+	}
+	put(t, env, "bad", map[string]any{"status": "QUEUED", "lockToken": "7", "updatedAt": at(time.Hour)})
+	put(t, env, "run", map[string]any{
+		"status": "PROCESSING", "attempts": 1, "lockToken": 1, "lockOwner": "w/1/x", "lockExpiresAt": at(-time.Minute), "startedAt": at(10 * time.Minute),
+		"lockHeartbeatAt": at(0), "updatedAt": at(0), "progress": map[string]any{"fraction": 0.42, "message": "page 3", "at": at(0)},
+	})
+	put(t, env, "dead", map[string]any{
+		"status": "PROCESSING", "lockToken": 1, "lockOwner": "w/2/x", "lockExpiresAt": at(-time.Minute), "lockHeartbeatAt": at(4 * time.Minute), "updatedAt": at(4 * time.Minute),
+	})
+	put(t, env, "new", map[string]any{"status": "QUEUED", "updatedAt": at(0), "createdAt": at(0)})
+	put(t, env, "done", map[string]any{"status": "READY", "attempts": 1, "updatedAt": at(0)})
+
+	o := taskguard(t, env, "status").want(t, cli.ExitDone)
+	const want = `4 QUEUED, 2 PROCESSING, 1 READY, 9 FAILED
+
+NEEDS ATTENTION
+A side effect may have happened. Find out, then answer:
+  taskguard resolve ID NAME (--done JSON | --not-done)
+  ID     NAME    SINCE  STATUS
+  order  charge  2 h    FAILED
+No delivery came, and recovery does not seem to run. Check its job, or enqueue them now:
+  taskguard recover
+  ID      TRY  UPDATED  NOW
+  stuck0  0    1 h      stuck: no delivery came
+  stuck1  0    1 h      stuck: no delivery came
+No worker can run these. If the lock is malformed, repair it:
+  taskguard unlock ID
+  ID   TRY  UPDATED  NOW
+  bad  0    1 h      malformed: lockToken is a string, not a usable integer
+The worker seems to be dead. Another takes over when the lock expires, or now:
+  taskguard unlock ID
+  ID    TRY  UPDATED  NOW
+  dead  0    4 min    its worker seems to be dead
+
+FAILED IN THE LAST 24 HOURS: 6
+Each command lists its analyses. Once the cause is fixed, requeue instead of status runs them again.
+4 × ocr_down
+  4 × it is down (such as ocr3)
+  taskguard status --status FAILED --code ocr_down --since 24h
+2 × analyzer_rejected
+  1 × KeyError: 8 (py2)
+  1 × KeyError: 7 (py)
+  taskguard status --status FAILED --code analyzer_rejected --since 24h
+
+RUNNING
+ID   TRY  UPDATED  NOW
+run  1    0 s      running for 10 min 00 s, 42 %, page 3
+
+WAITING
+ID   TRY  UPDATED  NOW
+new  0    0 s      in the queue
+
+LAST UPDATED
+ID    STATUS  TRY  UPDATED  NOW
+`
+	plain := func(text string) string { // a slow machine is some seconds late, and its columns are wider
+		return regexp.MustCompile(` +`).ReplaceAllString(regexp.MustCompile(`\d+ s\b`).ReplaceAllString(text, "N s"), " ")
+	}
+	if !strings.HasPrefix(plain(o.out), plain(want)) {
+		t.Errorf("%s\nwant\n%s", o.out, want)
+	}
+	few := taskguard(t, env, "status", "--limit", "1").want(t, cli.ExitDone, "  stuck0 ", "  and more; --limit shows them\n",
+		"4 × ocr_down", "and 1 other code; --limit shows more\n", "LAST UPDATED, the first 1 (--limit shows more)\n")
+	if strings.Contains(few.out, "stuck1") || strings.Contains(few.out, "py") {
+		t.Errorf("more than one of a section:\n%s", few.out)
+	}
+
+	var ids []string
+	for _, line := range objects(t, env) {
+		var a struct{ ID, Why string }
+		if err := json.Unmarshal([]byte(line), &a); err != nil || a.Why == "" {
+			t.Errorf("%s: %v", line, err)
+		}
+		ids = append(ids, a.ID)
+	}
+	if got := strings.Join(ids, " "); !strings.HasPrefix(got, "order stuck0 stuck1 ") || strings.Count(got, " ") != 15 ||
+		len(slices.Compact(slices.Sorted(slices.Values(ids)))) != 16 {
+		t.Errorf("%s", got)
+	}
 }

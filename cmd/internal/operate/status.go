@@ -36,6 +36,7 @@ type shownAnalysis struct {
 	Lock       lockInfo            `json:"lock"`
 	Malformed  string              `json:"malformed,omitempty"` // why Lock is empty
 	Acts       map[string]shownAct `json:"effects,omitempty"`
+	Why        string              `json:"why"` // it is not running, and what happens next
 
 	// These and History are set only where one analysis is shown.
 	Checkpoint json.RawMessage `json:"checkpoint,omitempty"`
@@ -77,8 +78,9 @@ func Status(lookup cli.Lookup) *cobra.Command {
 	var s selection
 	cmd := &cobra.Command{
 		Use: "status [ID | FILTER]", GroupID: cli.Look, Args: cli.Args(0, 1),
-		Short: "Show one analysis, a list, or the backlog",
-		Example: "taskguard status report-8\n" +
+		Short: "Show what needs attention, one analysis, a list, or the backlog",
+		Example: "taskguard status\n" +
+			"taskguard status report-8\n" +
 			"taskguard status --status FAILED --since 1h\n" +
 			"taskguard status --summary",
 		Annotations: cli.Reads(cli.DatabaseVariables),
@@ -88,7 +90,7 @@ func Status(lookup cli.Lookup) *cobra.Command {
 	flags.BoolVar(&s.unfinished, "unfinished", false,
 		"list unfinished analyses, oldest update first")
 	flags.IntVar(&s.limit, "limit", 100,
-		"how many are listed, by id unless --unfinished; with a filter all, last updated first")
+		"how many are listed; without an argument 10 of each section, with a filter all")
 	flags.BoolVar(&s.uncertain, "uncertain", false,
 		"list analyses with an uncertain side effect, for resolve")
 	flags.BoolVar(&s.abandoned, "abandoned", false,
@@ -174,6 +176,8 @@ func (s *selection) show(ctx context.Context, c *cli.Call, args []string) (err e
 		return cl.explain(s.id, err)
 	case s.summary:
 		return cl.summarize(ctx, c)
+	case !s.unfinished && !s.uncertain && !s.abandoned && !s.filtered:
+		return cl.showDigest(ctx, c, s)
 	}
 	return cl.showMany(ctx, c, s)
 }
@@ -206,6 +210,8 @@ func (cl *Client) showOne(ctx context.Context, c *cli.Call, selected *selection)
 	if s.KeyState, err = cl.KeyState(ctx, &a, true); err != nil {
 		return err
 	}
+	answer := cl.why(&a, &s.KeyState)
+	s.Why = answer.Text
 	checkpoint := cmp.Or(a.Checkpoint, &analysislock.Checkpoint{})
 	for field, value := range map[*json.RawMessage]any{
 		&s.Input: a.Input, &s.Result: a.Result, &s.Checkpoint: checkpoint.Value,
@@ -218,7 +224,7 @@ func (cl *Client) showOne(ctx context.Context, c *cli.Call, selected *selection)
 		return c.PrintJSON(s)
 	}
 
-	printFields(c, &s)
+	printFields(c, &s, cl.commandText(&a, answer.Command))
 	printHistory(c, &s)
 	var response worker.StoredResponse
 	switch {
@@ -243,8 +249,26 @@ func errorLines(e *analysislock.Error) string {
 	return printable.Line(e.Code) + ": " + strings.ReplaceAll(message, "\n", "\n\t")
 }
 
-// printFields prints an analysis without its result.
-func printFields(c *cli.Call, s *shownAnalysis) {
+// commandText returns the command of an answer as one types it; empty: there is none.
+func (cl *Client) commandText(a *analysislock.Analysis, name string) string {
+	id := " " + cli.Quote(a.ID)
+	switch name {
+	case "":
+		return ""
+	case "recover":
+		id = ""
+	case "resolve":
+		act := "NAME"
+		if open := a.Acts.Open(); len(open) == 1 {
+			act = cli.Quote(open[0])
+		}
+		id += " " + act + " (--done JSON | --not-done)"
+	}
+	return "taskguard " + name + cl.place.Flag() + id
+}
+
+// printFields prints an analysis without its result, and the command that helps, if any.
+func printFields(c *cli.Call, s *shownAnalysis, command string) {
 	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
 	field := func(name, value string, present bool) {
 		if present {
@@ -253,6 +277,8 @@ func printFields(c *cli.Call, s *shownAnalysis) {
 	}
 	field("id", printable.Line(s.ID), true)
 	field("status", printable.Line(statusOrNone(s.Status)), true)
+	field("why", strings.ReplaceAll(cli.Wrap(s.Why, 0, c.Columns()-firstColumn), "\n", "\n\t"), true)
+	field("next", printable.Line(command), command != "")
 	field("attempts", strconv.Itoa(s.Attempts), true)
 	lock := lockText(&s.Analysis, s.Lock.Owner)
 	field("lock", lock, lock != "")
@@ -349,10 +375,8 @@ func (cl *Client) showMany(ctx context.Context, c *cli.Call, s *selection) (err 
 		all, err = cl.Uncertain(ctx, limit)
 	case s.abandoned:
 		all, err = cl.Abandoned(ctx, limit)
-	case s.filtered:
-		all, _, err = cl.find(ctx, c, &s.filter, limit)
 	default:
-		all, err = cl.Find(ctx, repo.Filter{All: true}, "", limit)
+		all, _, err = cl.find(ctx, c, &s.filter, limit)
 	}
 	if err != nil {
 		return err
@@ -374,24 +398,9 @@ func (cl *Client) showMany(ctx context.Context, c *cli.Call, s *selection) (err 
 	case s.abandoned:
 		cl.printActs(c, all, func(acts analysislock.Acts) []string { return slices.Sorted(maps.Keys(acts)) })
 	default:
-		printTable(c, all)
+		cl.listTable(all, true).print(c, "", c.Columns())
 	}
 	return nil
-}
-
-// printTable prints an analysis a row.
-func printTable(c *cli.Call, all []analysislock.Analysis) {
-	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
-	cli.Print(t, "ID\tSTATUS\tTRY\tDONE\tUPDATED\tLOCK\tERROR\n")
-	for i := range all {
-		a, updated := &all[i], ""
-		if ago := max(0, a.ReadAt.Sub(a.UpdatedAt)); !a.UpdatedAt.IsZero() {
-			updated = cmp.Or(cli.Duration(ago, "%s"), fmt.Sprintf("%.0f h", ago.Hours()))
-		}
-		cli.Print(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", printable.Line(a.ID), printable.Line(statusOrNone(a.Status)),
-			a.Attempts, percent(a.Progress), updated, lockText(a, cli.Shorten(a.Lock.Owner, 12)), problemText(a))
-	}
-	_ = t.Flush() // cli.Run reports its error
 }
 
 // lockText describes who holds an analysis, or when its next attempt is.
@@ -418,26 +427,10 @@ func lockText(a *analysislock.Analysis, owner string) string {
 	return "free"
 }
 
-// problemText returns why the lock cannot be read, or the code of the error, and the code of the last
-// attempt's error if it is the cause or there is no other.
-func problemText(a *analysislock.Analysis) string {
-	switch {
-	case errors.Is(a.Malformed, lease.ErrMalformed):
-		return printable.Line(a.Problem())
-	case a.Cause() != a.Error:
-		return printable.Line(a.Error.Code + ", last: " + a.Cause().Code)
-	case a.Error != nil:
-		return printable.Line(a.Error.Code)
-	case a.LastError != nil && a.Status != analysislock.Ready:
-		return "last: " + printable.Line(a.LastError.Code)
-	}
-	return ""
-}
-
 // summaryOf returns an analysis as a list shows it.
 func (cl *Client) summaryOf(a *analysislock.Analysis) shownAnalysis {
 	s := shownAnalysis{
-		Kind: cl.place.Other(), Analysis: *a, FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a),
+		Kind: cl.place.Other(), Analysis: *a, FinishedBy: a.Lock.FinishedBy, Lock: lockOf(a), Why: cl.why(a, nil).Text,
 	}
 	s.History, s.Acts = nil, map[string]shownAct{}
 	for name, act := range a.Acts {
@@ -461,6 +454,8 @@ func plainJSON(v any) (json.RawMessage, error) {
 }
 
 const (
+	firstColumn = 14 // about the width of the names of the fields
+
 	maxStuck  = 50      // a summary counts no more stuck analyses
 	plotWidth = 40      // the longest bar of a summary, in characters
 	hhmm      = "15:04" // the format of a summary's times
@@ -483,12 +478,22 @@ func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
 		}{cl.place.Other(), b})
 	}
 
+	failed := int64(0)
+	for _, i := range b.Intervals {
+		if !i.From.Before(b.Since) {
+			failed += i.Failed
+		}
+	}
 	drained := "not drained: nothing ends"
 	switch remaining := b.DrainedAt.Sub(b.At).Round(time.Second); {
 	case b.Waiting+b.Stuck == 0:
 		drained = "nothing waits"
+	case b.Ended > 0 && failed == b.Ended:
+		drained = "not drained: all that end are FAILED"
+	case failed > 0:
+		drained = fmt.Sprintf("drained in about %v at this rate, FAILED included, if none are created", remaining)
 	case !b.DrainedAt.IsZero():
-		drained = fmt.Sprintf("drained in about %v at the present rate, if no more are created", remaining)
+		drained = fmt.Sprintf("drained in about %v at this rate, if none are created", remaining)
 	}
 	cli.Print(c.Out, "%d running, %d waiting, %d stuck\n", b.Running, b.Waiting, b.Stuck)
 	switch {
@@ -498,7 +503,8 @@ func (cl *Client) summarize(ctx context.Context, c *cli.Call) error {
 	default:
 		cli.Print(c.Out, "the oldest was created %v ago\n", b.At.Sub(b.OldestCreatedAt).Round(time.Second))
 	}
-	cli.Print(c.Out, "%s\n%d ended, %d were created since %s UTC\n", drained, b.Ended, b.Created, b.Since.Format(hhmm))
+	cli.Print(c.Out, "%s\n%d ended, %d of them FAILED, and %d were created since %s UTC\n",
+		drained, b.Ended, failed, b.Created, b.Since.Format(hhmm))
 
 	const row = "%-5v  %7v  %8v  %6v  %s%s\n"
 	cli.Print(c.Out, "\n"+row, "UTC", "STARTED", "FINISHED", "FAILED", "# finished, x failed", "")

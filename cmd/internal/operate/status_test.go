@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/user"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -68,22 +67,33 @@ func TestTheTableHasAnAnalysisARow(t *testing.T) {
 	held, waits, bad, old, ready, spent := base, base, base, base, base, base
 	held.Lock, held.LastError = lease.Lease{Owner: "worker-00042-xyz/0f0f0f/ABCD", Token: 1, ExpiresAt: at.Add(299 * time.Second)}, failed
 	waits.ID, waits.Status, waits.NextAttemptAt = "w", "QUEUED", at.Add(5*time.Minute)
-	bad.Malformed = fmt.Errorf("%w: lockToken is a string", lease.ErrMalformed)
+	bad.Malformed = fmt.Errorf("lockToken is a string: %w", lease.ErrMalformed)
 	old.Status, old.Error, old.UpdatedAt = "FAILED", failed, at.Add(-10_000*time.Hour)
 	spent.Status, spent.Error, spent.LastError = "FAILED", &analysislock.Error{Code: "attempts_exhausted"}, &analysislock.Error{Code: "stalled"}
 	ready.Status, ready.UpdatedAt, ready.Progress = "READY", time.Time{}, nil
-	var out strings.Builder
-	printTable(&cli.Call{Streams: cli.Streams{Out: &out}}, []analysislock.Analysis{held, waits, bad, old, ready, spent})
-	const want = `ID       STATUS      TRY  DONE   UPDATED  LOCK                              ERROR
-long-id  PROCESSING  10   100 %  59m59s   held by work…0f/ABCD, 4m59s left  last: analyzer_failed
-w        QUEUED      10   100 %  59m59s   waits, 5m0s left
-long-id  PROCESSING  10   100 %  59m59s   malformed                         lease: malformed record: lockToken is a string
-long-id  FAILED      10   100 %  10000 h                                    analyzer_failed
+	all := []analysislock.Analysis{held, waits, bad, old, ready, spent}
+	const want = `ID       STATUS      TRY  UPDATED  NOW
+long-id  PROCESSING  10   59 min   running, 100 %; last: analyzer_failed
+w        QUEUED      10   59 min   next attempt in 5 min 00 s
+long-id  PROCESSING  10   59 min   malformed: lockToken is a string
+long-id  FAILED      10   416 d    analyzer_failed
 long-id  READY       10
-long-id  FAILED      10   100 %  59m59s                                     attempts_exhausted, last: stalled
+long-id  FAILED      10   59 min   attempts_exhausted, last: stalled
 `
-	if got := regexp.MustCompile(` +\n`).ReplaceAllString(out.String(), "\n"); got != want {
-		t.Errorf("%s\nwant\n%s", got, want)
+	for columns, want := range map[int]string{
+		0: want, 80: want,
+		60: strings.NewReplacer("last: analyzer_failed", "last: an…", "5 min 00 s", "5 min 00…", "is a string", "is …",
+			", last: stalled", ", last…").Replace(want),
+		10: strings.NewReplacer( // ids stay whole, and 16 columns of the last one
+			" last: analyzer_failed", "…", "in 5 min 00 s", "in…", "lock"+"Token is a string", "lock…",
+			"exhausted, last: stalled", "exhaus…").Replace(want),
+	} {
+		var out strings.Builder
+		c := &cli.Call{Streams: cli.Streams{Out: &out}}
+		(&Client{}).listTable(all, true).print(c, "", columns)
+		if got := out.String(); got != want {
+			t.Errorf("%d columns:\n%s\nwant\n%s", columns, got, want)
+		}
 	}
 }
 
