@@ -154,7 +154,8 @@ func version() string {
 // newVersion returns the command version.
 func newVersion() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "version", Short: "Show the version; also -v and --version", Args: Args(0, 0), Example: "taskguard version --json",
+		Use: "version", Short: "Show the version; also -v and --version",
+		Args: Args(0, 0), Example: "taskguard version --json",
 		RunE: Bind(nil, func(_ context.Context, c *Call, _ []string) error {
 			if c.JSON {
 				return c.PrintJSON(map[string]string{

@@ -39,7 +39,8 @@ type command struct {
 
 // takesLogs declares --logs.
 func (cmd *command) takesLogs(c *cobra.Command) {
-	c.Flags().StringVar(&cmd.logs, "logs", "", "append the workers' log, as Cloud Logging gets it, to files in `directory`")
+	c.Flags().StringVar(&cmd.logs, "logs", "",
+		"append the workers' log, as Cloud Logging gets it, to files in `directory`")
 	_ = c.MarkFlagDirname("logs") // it is declared
 }
 

@@ -63,6 +63,7 @@ func Console(lookup cli.Lookup) *cobra.Command {
 			return serveConsole(ctx, c, o, address)
 		}),
 	}
+
 	flags := cmd.Flags()
 	flags.IntVar(&port, "port", consolePort, "the `port`; 0: any free one. "+
 		"With --listen and without --port it is the one of PORT, as on Cloud Run")

@@ -106,6 +106,7 @@ func Doctor(lookup cli.Lookup) *cobra.Command {
 			return smoke(ctx, c, input)
 		}),
 	}
+
 	flags := cmd.Flags()
 	flags.StringVar(&o.Service, "service", "", "the worker: `FILE` or a service's name")
 	flags.StringVar(&o.Doclock, "doclock", "", "the document lock: `FILE` or a service's name")
