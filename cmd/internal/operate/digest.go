@@ -198,8 +198,8 @@ func (cl *Client) showDigest(ctx context.Context, c *cli.Call, s *selection) err
 func (cl *Client) printEmpty(c *cli.Call) {
 	cli.Print(c.Out, "There is nothing yet in collection %s.", cl.place.Collection)
 	if cl.place.Name != "do" { // its records come from calls
-		cli.Print(c.Out, " Submit something:\n  taskguard submit%s --input '{\"name\": \"hello.txt\", \"text\": \"hello\"}' --wait",
-			cl.place.Flag())
+		cli.Print(c.Out, " Submit something:\n  taskguard submit%s --input %s --wait",
+			cl.place.Flag(), `'{"name": "hello.txt", "text": "hello"}'`)
 	}
 	cli.Print(c.Out, "\n")
 }

@@ -69,7 +69,8 @@ func (cl *Client) listTable(all []analysislock.Analysis, withStatus bool) table 
 // nowText says in a few words what an analysis does, in a table.
 func nowText(a *analysislock.Analysis, answer why.Answer) string {
 	text := map[why.State]string{
-		why.Silent: "its worker seems to be dead", why.Expired: "its worker died", why.Unfound: "recovery does not find it",
+		why.Silent: "its worker seems to be dead", why.Expired: "its worker died",
+		why.Unfound:  "recovery does not find it",
 		why.Orphaned: "no delivery came", why.Stuck: "stuck: no delivery came", why.Called: "waits for its caller",
 		why.Queued: "in the queue", why.Parked: "parked", why.Running: "running", why.Waiting: "next attempt",
 		why.Malformed: "malformed: " + printable.Line(a.Problem()),
