@@ -61,7 +61,7 @@ func TestAPageFollowsTheDatabaseWithoutAReload(t *testing.T) {
 		"openEffects": 1, "effects": map[string]any{"charge": map[string]any{"state": "started", "token": 7, "at": ago(0)}},
 	})
 	list.Is(row("a") + `.dataset.state === 'FAILED' && ` + row("a") + `.innerText.includes('effect_uncertain')`)
-	one.Is(`document.getElementById('fact-error')?.innerText.includes('not a letter') && document.querySelector('#acts [data-action=resolve]').checkVisibility()`)
+	one.Is(`document.getElementById('errors').innerText.includes('not a letter') && document.querySelector('#answers [data-action=resolve]').checkVisibility()`)
 	s.Delete(t, "a")
 	s.Delete(t, "b")
 	list.Is(`document.querySelectorAll('#rows > tr').length === 0 && !document.getElementById('empty').hidden`)
@@ -225,7 +225,7 @@ func TestEveryPageHasBothThemesAndFitsASmallScreen(t *testing.T) {
 			}
 			grounds[b.Eval(`getComputedStyle(document.body).backgroundColor`)] = true
 		}
-		b.Is(`[...document.querySelectorAll('.failure .message')].every((e) => e.lastElementChild.getBoundingClientRect().bottom <= e.getBoundingClientRect().bottom)`) // its end is visible
+		b.Is(`[...document.querySelectorAll('.trace')].filter((e) => e.checkVisibility()).every((e) => e.lastElementChild.getBoundingClientRect().bottom <= e.getBoundingClientRect().bottom)`) // its end is visible
 		if len(grounds) != 2 {
 			t.Errorf("%s: both themes have the background %v", page.name, grounds)
 		}

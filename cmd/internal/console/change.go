@@ -118,6 +118,7 @@ type confirmPage struct {
 	Verb     verb
 	Analysis row
 	Act      act    // the act to resolve
+	Answer   string // the answer that is chosen: done, not_done or empty
 	Result   string // the result as the operator entered it
 	Books    bool
 	Problem  string // why the last confirmation changed nothing
@@ -175,7 +176,7 @@ func (s *Server) confirmation(c echo.Context, v verb) (p confirmPage, err error)
 	if i < 0 {
 		return p, refusalOf(analysislock.ErrNotUncertain, p.Back)
 	}
-	p.Act, p.Action = acts[i], p.Action+"&name="+url.QueryEscape(name)
+	p.Act, p.Action, p.Answer = acts[i], p.Action+"&name="+url.QueryEscape(name), c.QueryParam("answer")
 	return p, nil
 }
 
@@ -213,7 +214,8 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 		}
 		change, err := p.confirmed(r)
 		if err != nil {
-			p.Problem, p.Result = "Nothing was changed: "+err.Error()+".", r.PostFormValue("result")
+			p.Problem = "Nothing was changed: " + err.Error() + "."
+			p.Answer, p.Result = r.PostFormValue("answer"), r.PostFormValue("result")
 			return s.render(c, http.StatusBadRequest, "confirm", p)
 		}
 

@@ -23,6 +23,7 @@ const maxContents = 64 << 10
 type detailPage struct {
 	frame
 	Analysis row
+	Why      string // why it does not run, or what happens next
 	Notice   string // what the operator has just changed
 	ReadAt   string
 	Contents []contents // input and result; empty: not shown

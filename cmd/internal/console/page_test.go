@@ -33,8 +33,8 @@ func TestEachStateIsShownByItsName(t *testing.T) {
 	has(t, rowOf(t, text, "d"), "too_large")
 	has(t, rowOf(t, text, "d"), "the result is too large</span>")
 	text = page(t, s, "/analysis?id=d")
-	has(t, text, "too_large", "the result is too large\n    by 5</p>")
-	if order := regexp.MustCompile(`id="(fact-state|fact-error|timeline|fact-lock)"`).FindAllString(text, -1); strings.Join(order, "") != `id="fact-state"id="fact-error"id="timeline"id="fact-lock"` {
+	has(t, text, "too_large", "<pre>the result is too large\n    by 5</pre>")
+	if order := regexp.MustCompile(`id="(fact-state|errors|timeline|fact-lock)"`).FindAllString(text, -1); strings.Join(order, "") != `id="fact-state"id="errors"id="timeline"id="fact-lock"` {
 		t.Errorf("the order is %s", order)
 	}
 }
@@ -64,9 +64,9 @@ func TestALockIsJudgedByTheStoresClock(t *testing.T) {
 	has(t, page(t, s, "/analysis?id=held"), "w/1", ">1 min 30 s<", "fact-token", "fact-heartbeat")
 	has(t, page(t, s, "/analysis?id=corrupted"), "lockToken is a string", `data-lock="malformed"`)
 	has(t, page(t, s, "/analysis?id=done"), "Finished by")
-	has(t, page(t, s, "/analysis?id=failed"), "flaky", "of the last failed attempt<")
-	has(t, page(t, s, "/analysis?id=refused"), "flaky", "of an earlier attempt, which was repeated<", "Finished by", "w/0")
-	has(t, page(t, s, "/analysis?id=stale"), "flaky", ", which will be repeated<")
+	has(t, page(t, s, "/analysis?id=failed"), "flaky", "attempts_exhausted")
+	has(t, page(t, s, "/analysis?id=refused"), "flaky", "too_large", "Finished by", "w/0")
+	has(t, page(t, s, "/analysis?id=stale"), "flaky")
 	hasNot(t, page(t, s, "/analysis?id=stale"), "Finished by", "w/0")
 	hasNot(t, text, "/unlock?", "/requeue?")
 	hasNot(t, rowOf(t, text, "done")+page(t, s, "/analysis?id=done"), "flaky", "fact-duration")

@@ -51,6 +51,8 @@ type row struct {
 	Write     bool          // changes may be made
 	ActKey    func(id, act string) string
 	Silence   time.Duration // an owner without a heartbeat for so long seems to be dead
+	Limit     int           // the attempts that an analysis has; 0: no limit
+	Project   string        // where the workers' log lines are; empty: unknown
 }
 
 // newRow returns the row of a at now, the store's time.
@@ -58,6 +60,7 @@ func (s *Server) newRow(a *analysislock.Analysis, now time.Time) row {
 	r := row{
 		Analysis: *a, Key: key(a.ID), State: cmp.Or(a.Status, noStatus), Kind: kindOf(a.Status),
 		LockState: lockState(a, now), Write: s.o.Operator != nil, ActKey: s.source.ActKey, Silence: s.o.Lock.Silence(),
+		Project: s.o.Project, Limit: s.o.Lock.MaxAttempts,
 	}
 	r.ReadAt = now
 	if a.Status == analysislock.Ready { // another program may not have deleted it
@@ -82,6 +85,11 @@ func (r row) Began() time.Time {
 
 // Problem returns why the lock cannot be read, or the id cannot be used; empty: none.
 func (r row) Problem() string { return r.Analysis.Problem() }
+
+// Uncertain reports whether it has an act that may have been done.
+func (r row) Uncertain() bool {
+	return slices.ContainsFunc(r.ActRows(), func(a act) bool { return a.Uncertain })
+}
 
 // Since returns the time since t.
 func (r row) Since(t time.Time) time.Duration { return r.ReadAt.Sub(t) }
@@ -121,58 +129,6 @@ func (r row) Parked() bool { return !r.ParkedAt.IsZero() && !r.Lock.Finished }
 // Resumable reports whether the next attempt is given a checkpoint. Only the readings of
 // one analysis have it.
 func (r row) Resumable() bool { return r.Checkpoint != nil && r.Checkpoint.Value != nil }
-
-// attempt is an entry of a timeline. X and Width place it between the start of the first
-// entry and now, or the end of the last one if the analysis is finished, in thousandths.
-type attempt struct {
-	analysislock.Attempt
-	X, Width int64
-}
-
-// Timeline returns the attempts, the newest first. One without an outcome is running if
-// it has the lock; otherwise its worker has crashed, or could not release the lock.
-func (r row) Timeline() (all []attempt) {
-	if len(r.History) == 0 {
-		return nil
-	}
-	start, until := r.History[0].StartedAt, r.ReadAt
-	if r.Lock.Finished {
-		until = cmp.Or(r.History[len(r.History)-1].EndedAt, until)
-	}
-	scale := max(until.Sub(start), time.Second)
-
-	for i := range slices.Backward(r.History) {
-		a := r.History[i]
-		end := cmp.Or(a.EndedAt, r.ReadAt)
-		switch {
-		case a.Outcome != "":
-		case r.LockState == lockMalformed:
-			a.Outcome = "unknown"
-		case r.LockState == lockHeld && a.Token == r.Lock.Token:
-			a.Outcome = running
-		default:
-			a.Outcome, end = "no end recorded", a.StartedAt
-		}
-
-		x := min(max(int64(1000*a.StartedAt.Sub(start)/scale), 0), 992)
-		all = append(all, attempt{a, x, max(int64(1000*end.Sub(a.StartedAt)/scale), 8)})
-	}
-	return all
-}
-
-// Crashes returns the attempts that crashed, the newest first, if that is why the analysis is FAILED, or
-// not finished yet.
-func (r row) Crashes() (all []analysislock.Attempt) {
-	if !r.HasCode(analysislock.Crashed) {
-		return nil
-	}
-	for i := range slices.Backward(r.History) {
-		if a := &r.History[i]; a.Outcome == analysislock.OutcomeCrashed {
-			all = append(all, *a)
-		}
-	}
-	return all
-}
 
 // act is a marked act of an analysis.
 type act struct {
@@ -238,6 +194,14 @@ func stamp(t time.Time) string {
 		return ""
 	}
 	return iso8601.Format(t)
+}
+
+// utc formats a time for people; the zero time is empty.
+func utc(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02 15:04:05 UTC")
 }
 
 // clock formats a time of day; the zero time is empty.

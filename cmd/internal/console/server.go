@@ -33,6 +33,7 @@ const DefaultLimit = 50
 // Options of NewServer.
 type Options struct {
 	Place    string        // shown in the page's header: project, database and collection
+	Project  string        // Google Cloud project with the workers' log lines; empty: no page links them
 	Root     string        // the path under which the caller serves the pages and which it strips; empty: /
 	Kinds    []Kind        // all kinds with their pages; several are linked in the header
 	Lock     lease.Policy  // the workers' policy
@@ -76,7 +77,7 @@ var assets embed.FS
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
 	"legible": printable.Line, "shorten": shorten, "span": span, "age": age, "stamp": stamp,
 	"clock": clock, "ms": time.Time.UnixMilli, "number": number, "took": took, "message": message, "headline": headline,
-	"repeats": strings.HasSuffix, "root": func() string { return "" },
+	"repeats": strings.HasSuffix, "utc": utc, "percent": percent, "fold": fold, "root": func() string { return "" },
 }).ParseFS(assets, "assets/*.html"))
 
 // NewServer returns a Server of the analyses of source. It is ready until work ends.

@@ -62,15 +62,17 @@ function show(page) {
   count(page);
   count(document);
   const had = document.activeElement;
-  for (const id of ['tally', 'backlog-now', 'backlog-intervals', 'aside', 'notes', 'facts', 'acts', 'timeline', 'lock']) replace(el(id), page.getElementById(id));
+  for (const id of ['tally', 'backlog-now', 'backlog-intervals', 'aside', 'notes', 'why', 'answers', 'facts', 'errors', 'acts', 'timeline', 'lock']) replace(el(id), page.getElementById(id));
   const rows = page.getElementById('rows');
   if (rows) showRows(el('rows'), rows);
   if (had?.id && had !== document.activeElement) el(had.id)?.focus({ preventScroll: true }); // its element was replaced
 }
 
-/** @param {Element} old @param {Element | null} next */
+/** Replaces old, and keeps open or folded what is. @param {Element | null} old @param {Element | null} next */
 function replace(old, next) {
-  if (!next || old.isEqualNode(next)) return old;
+  if (!old || !next) return old;
+  for (const { id, open } of old.querySelectorAll('details')) next.querySelector(`details#${id}`)?.toggleAttribute('open', open);
+  if (old.isEqualNode(next)) return old;
   old.replaceWith(next);
   return next;
 }
