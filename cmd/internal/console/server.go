@@ -107,6 +107,7 @@ func (s *Server) routes() {
 	page("/", s.list)
 	page("/analysis", s.detail)
 	page("/failures", s.failed)
+	page("/run-times", s.runs)
 	for _, name := range []string{"console.css", "console.js", "icon.svg"} {
 		page("/"+name, echo.StaticFileHandler("assets/"+name, assets))
 	}
