@@ -75,17 +75,25 @@ func (s KeyState) String() string {
 		text = "parked behind " + text
 	}
 	text += named(": ", s.Running) + named("; kept for the next attempt of ", s.Reserved)
+	if s.Before != nil {
+		text += "; " + s.Queue()
+	}
+	return text
+}
+
+// Queue returns how many wait before the analysis, such as "2 wait before it"; empty: they were not counted.
+func (s KeyState) Queue() string {
 	switch {
 	case s.Before == nil:
-		return text
+		return ""
 	case *s.Before == 0:
-		return text + "; none waits before it"
+		return "none waits before it"
 	case *s.Before == 1:
-		return text + "; 1 waits before it"
+		return "1 waits before it"
 	case *s.Before >= MaxBefore:
-		return fmt.Sprintf("%s; %d or more wait before it", text, MaxBefore)
+		return fmt.Sprintf("%d or more wait before it", MaxBefore)
 	}
-	return fmt.Sprintf("%s; %d wait before it", text, *s.Before)
+	return fmt.Sprintf("%d wait before it", *s.Before)
 }
 
 // Runs returns how many run, such as "2 of 3 run".

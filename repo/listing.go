@@ -44,13 +44,13 @@ func (a *Analyses) Active(ctx context.Context, limit int) (
 	stuck = list(a.stale(at.Add(-a.stuckAfter()), at), "updatedAt", limit+len(waiting)) // it also finds waiting ones
 
 	stuck = slices.DeleteFunc(stuck, func(d analysislock.Analysis) bool {
-		return d.Malformed != nil || !a.orphaned(&d, a.stuckAfter())
+		return d.Malformed != nil || !d.Orphaned(a.stuckAfter())
 	})
 	return running, waiting, stuck[:min(limit, len(stuck))], at, err
 }
 
 // stuckAfter returns the time without an update after which an analysis is stuck.
-func (a *Analyses) stuckAfter() time.Duration { return a.TTL() + 2*time.Minute }
+func (a *Analyses) stuckAfter() time.Duration { return a.TTL() + analysislock.StuckAfter }
 
 // Count returns the number of analyses that f selects, within 15 s. A Filter that compares no
 // more than the Status also selects analyses without UpdatedAt. Firestore counts, and bills

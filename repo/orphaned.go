@@ -29,7 +29,9 @@ const maxWarnings = 10
 // by one TTL. Three queries find them: by a lock that has expired; by a NextAttemptAt that passed
 // one TTL ago; and by status QUEUED or PROCESSING and an update older than one TTL, oldest
 // first. They also find times that are not lease.Credible. Each time may be a string, a
-// Timestamp or a number; see parseTime. An analysis that is QUEUED or PROCESSING is not found
+// Timestamp or a number; see parseTime. Queries compare strings as strings: a time with a zone offset may sort too
+// early, and then a later call finds it, or too late: then it is found up to 14 hours late. A time without
+// decimals is found less than a second late. An analysis that is QUEUED or PROCESSING is not found
 // within one TTL after its last update. Unfound returns the analyses that it never finds. more
 // reports that there may be others.
 //
@@ -66,7 +68,7 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 				a.documents.log.WarnContext(ctx, "analysis not recovered: no delivery can finish it",
 					"analysis_id", d.ID, "error", d.Malformed)
 			}
-		case a.orphaned(d, a.TTL()):
+		case d.Orphaned(a.TTL()):
 			visited[d.ID] = true
 			due = append(due, c)
 		}
@@ -104,20 +106,6 @@ func (a *Analyses) Orphaned(ctx context.Context, limit int) (
 		}
 	}
 	return due, more, err
-}
-
-// orphaned reports whether only another delivery can finish d, and none is booked for it or
-// the booked one is late by that time. It returns false for an analysis that was updated after
-// the cutoff of the query. Queries compare strings as strings. A time with a zone offset may
-// sort too early: then orphaned returns false. Or it sorts too late: then it is found up to 14
-// hours late. A time without decimals is found less than a second late.
-func (a *Analyses) orphaned(d *analysislock.Analysis, late time.Duration) bool {
-	unfinished := d.Status == analysislock.Queued || d.Status == analysislock.Processing
-	if unfinished && (d.UpdatedAt.IsZero() || !lease.Late(d.UpdatedAt, d.ReadAt, late)) {
-		return false
-	}
-	parked := !d.ParkedAt.IsZero() // the end of a run books its delivery, or Wakeable finds it
-	return !parked && lease.Orphaned(d.Lock, d.ReadAt) && lease.Late(d.NextAttemptAt, d.ReadAt, late)
 }
 
 // orphanFields lists the fields by which recovery finds and judges an analysis.

@@ -248,7 +248,7 @@ func newSite(t *testing.T, flags ...string) *site {
 	env := map[string]string{"GOOGLE_CLOUD_PROJECT": b.Project, "FIRESTORE_EMULATOR_HOST": b.Listen(t)}
 	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
 	ctx, stop := context.WithCancel(context.Background())
-	console := must(operate.NewConsole(ctx, cli.NewCall(cli.Command{}, nil, cli.Streams{}, lookup), operate.ConsoleOptions{
+	console := must(operate.NewConsole(ctx, &cli.Call{Lookup: lookup}, operate.ConsoleOptions{
 		Write: slices.Contains(flags, "--write"), Every: time.Second, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}))(t)
 	l := must((&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"))(t)

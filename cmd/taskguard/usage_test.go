@@ -21,16 +21,29 @@ import (
 
 func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 	for args, want := range map[string]string{
-		"frobnicate":                                     `taskguard: no command "frobnicate" (see: taskguard help)`,
-		"status --frob":                                  "taskguard status: flag provided but not defined: -frob (see: taskguard help status)",
-		"status a b":                                     `taskguard status: unexpected argument "b"`,
-		"status --limit 0":                               "--limit must be at least 1",
-		"status --summary --since 1h":                    "exclude each other",
-		"status x --unfinished":                          "an ID, --idempotency-key, --unfinished, --uncertain, --abandoned, --summary and a filter exclude each other",
-		"status --idempotency-key k":                     "--idempotency-key needs --scope",
-		"status --scope a":                               "need --idempotency-key",
-		"status --operation o":                           "need --idempotency-key",
-		"status x --idempotency-key k --scope a":         "exclude each other",
+		"frobnicate":                             `taskguard: no command "frobnicate" (see: taskguard help)`,
+		"status --frob":                          "taskguard status: unknown flag --frob (see: taskguard help status)",
+		"--frob":                                 "taskguard: unknown flag --frob; flags follow the command (see: taskguard help)",
+		"requeu --status FAILED":                 `taskguard: no command "requeu"; did you mean requeue? (see`,
+		"help requeu":                            `taskguard: no command "requeu"; did you mean requeue? (see: taskguard help)`,
+		"requeue --dry-rum":                      "unknown flag --dry-rum; did you mean --dry-run?",
+		"requeue -dry-run":                       "unknown flag -dry-run; did you mean --dry-run?",
+		"requeue -dry-run=true":                  "unknown flag -dry-run; did you mean --dry-run?",
+		"status --limit":                         "flag needs an argument: --limit",
+		"status --limit many":                    `--limit "many": want a whole number`,
+		"requeue --rate fast":                    `--rate "fast": want a number (`,
+		"local --recover-every soon":             `--recover-every "soon": want a duration such as 90s or 5m`,
+		"status --json=maybe":                    `--json "maybe": want true or false`,
+		"status --since soon":                    `--since "soon": want a duration such as 90m or 2d, or a time`,
+		"completion csh":                         `unknown shell "csh": want bash, zsh or fish`,
+		"status a b":                             `taskguard status: unexpected argument "b"`,
+		"status --limit 0":                       "--limit must be at least 1",
+		"status --summary --since 1h":            "exclude each other",
+		"status x --unfinished":                  "an ID, --idempotency-key, --unfinished, --uncertain, --abandoned, --summary and a filter exclude each other",
+		"status --idempotency-key k":             "--idempotency-key needs --scope",
+		"status --scope a":                       "need --idempotency-key",
+		"status --operation o":                   "need --idempotency-key",
+		"status x --idempotency-key k --scope a": "exclude each other",
 		"status --kind do --idempotency-key k --scope a": "--idempotency-key and --kind exclude each other",
 		"status --idempotency-key k,k --scope a":         `--idempotency-key: the Idempotency-Key "k,k" is no quoted string`,
 		"submit":                                         "taskguard submit: missing argument: want FILE… | --input JSON",
@@ -44,17 +57,17 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		"status a/b":                                     "taskguard status: the analysis id has a slash (see",
 		"requeue __x__":                                  "taskguard requeue: the analysis id is reserved",
 		"requeue --fresh a/b":                            "taskguard requeue: the analysis id has a slash",
-		"unlock --frob":                                  "not defined: -frob",
-		"delete --frob x":                                "not defined: -frob",
-		"restore --frob":                                 "not defined: -frob",
-		"recover --frob":                                 "not defined: -frob",
-		"version --frob":                                 "not defined: -frob",
-		"console --frob":                                 "not defined: -frob",
-		"doctor --frob":                                  "not defined: -frob",
+		"unlock --frob":                                  "unknown flag --frob (",
+		"delete --frob x":                                "unknown flag --frob (",
+		"restore --frob":                                 "unknown flag --frob (",
+		"recover --frob":                                 "unknown flag --frob (",
+		"version --frob":                                 "unknown flag --frob (",
+		"console --frob":                                 "unknown flag --frob (",
+		"doctor --frob":                                  "unknown flag --frob (",
 		"requeue --fresh":                                "taskguard requeue: want either IDs or a filter",
 		"cancel":                                         "taskguard cancel: want either IDs or a filter",
 		"cancel a b/c":                                   "taskguard cancel: the analysis id has a slash",
-		"cancel --fresh a":                               "flag provided but not defined: -fresh",
+		"cancel --fresh a":                               "unknown flag --fresh (",
 		"unlock":                                         "taskguard unlock: missing argument: want ID",
 		"unlock a --room b":                              "an ID and --room exclude each other",
 		"unlock --room=":                                 "missing argument: want ID",
@@ -90,7 +103,7 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 			taskguard(t, vars{}, strings.Fields(args)...).want(t, cli.ExitUsage, want).wantOneErrorLine(t)
 		})
 	}
-	// Package flag would print to the standard error of a process.
+	// A library for flags might print to the standard error of a process.
 	if out, err := exec.Command(must(os.Executable())(t), "status", "--frob").CombinedOutput(); err == nil || strings.Count(string(out), "\n") != 1 {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -100,8 +113,8 @@ func TestHelpListsCommandsTheirFlagsAndVariables(t *testing.T) {
 	for _, args := range [][]string{{"help"}, {"--help"}, {"help", "help"}} {
 		o := taskguard(t, vars{}, args...).want(t, cli.ExitDone, "\nExit codes: 0 done, 1 refused or failed")
 		for _, c := range commands() {
-			if !strings.Contains(o.out, "  "+c.Name+" ") {
-				t.Errorf("%q does not list %s", args, c.Name)
+			if cmd := c(vars{}.lookup); strings.Contains(o.out, "\n  "+cmd.Name()+" ") == cmd.Hidden {
+				t.Errorf("%q lists %s: %t, want %t", args, cmd.Name(), cmd.Hidden, !cmd.Hidden)
 			}
 		}
 	}
@@ -109,8 +122,8 @@ func TestHelpListsCommandsTheirFlagsAndVariables(t *testing.T) {
 		t.Errorf("without a command, standard output has %s", o.out)
 	}
 	for command, parts := range map[string][]string{
-		"submit": {"-wait", "TASK_QUEUE"}, "requeue": {"-fresh", "delete the checkpoint", "TASK_QUEUE"}, "cancel": {"FAILED", "ID…"},
-		"delete": {"-kind"}, "restore": {"-kind"}, "status": {"-limit", "FIRESTORE_EMULATOR_HOST"},
+		"submit": {" --wait ", "TASK_QUEUE"}, "requeue": {" --fresh ", "delete the checkpoint", "TASK_QUEUE"}, "cancel": {"FAILED", "ID…"},
+		"delete": {" --kind NAME "}, "restore": {" --kind NAME "}, "status": {" --limit ", "FIRESTORE_EMULATOR_HOST"},
 	} {
 		o := taskguard(t, vars{}, "help", command).want(t, cli.ExitDone, parts...)
 		if command == "cancel" && strings.Contains(o.out, "TASK_QUEUE") {

@@ -85,6 +85,21 @@ func (d *Analysis) Problem() string {
 // NextAttemptAt.
 func (d *Analysis) Waits() bool { return !lease.Due(d.NextAttemptAt, d.ReadAt) }
 
+// StuckAfter is how long after the time of Orphaned recovery, which looks each minute, has surely come by.
+const StuckAfter = 2 * time.Minute
+
+// Orphaned reports whether only another delivery can finish the analysis, and none is booked for it or the
+// booked one is late by that time. It returns false for a parked analysis: the end of a run of its Key, or
+// recovery, books its delivery. It also returns false for one that is QUEUED or PROCESSING and has no UpdatedAt, or
+// one later than that time ago.
+func (d *Analysis) Orphaned(late time.Duration) bool {
+	unfinished := d.Status == Queued || d.Status == Processing
+	if unfinished && (d.UpdatedAt.IsZero() || !lease.Late(d.UpdatedAt, d.ReadAt, late)) {
+		return false
+	}
+	return d.ParkedAt.IsZero() && lease.Orphaned(d.Lock, d.ReadAt) && lease.Late(d.NextAttemptAt, d.ReadAt, late)
+}
+
 // Age returns the time from the creation of the analysis until now, which is the store's
 // time; zero: it has no CreatedAt. A CreatedAt in the future, by another clock, is just now.
 func (d *Analysis) Age(now time.Time) time.Duration {

@@ -205,7 +205,7 @@ func skip(d *Analysis, owner string, err error) (Acquisition, error) {
 		got.ExpiresAt, got.Remaining = d.NextAttemptAt, d.NextAttemptAt.Sub(d.ReadAt)
 	case errors.Is(err, errSuspect):
 		got.Reason, got.Grant, got.suspect = Suspect, d.Lock.Grant(), d
-		got.MustRun = d.delays() >= maxDelays
+		got.MustRun = d.Delays() >= maxDelays
 	case errors.Is(err, lease.ErrExhausted):
 		got.Reason, got.Grant = AttemptsExhausted, lease.Grant{Owner: owner, Token: d.Lock.Token}
 		if d.failedWith(RunTimeExhausted) || d.failedWith(Crashed) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"taskguard/internal/text"
+	"taskguard/lease"
 )
 
 // The outcomes of an attempt, in a history.
@@ -55,6 +56,22 @@ func (d *Analysis) begin(now time.Time, alone bool) {
 			return
 		}
 	}
+}
+
+// Began returns when the attempt that runs began, or else the first one.
+func (d *Analysis) Began() time.Time {
+	n := len(d.History)
+	if n > 0 && d.History[n-1].Token == d.Lock.Token && lease.Held(d.Lock, d.ReadAt) {
+		return d.History[n-1].StartedAt
+	}
+	return d.StartedAt
+}
+
+// Silent reports whether the holder of the lock has sent no heartbeat for longer than that, so that it seems to be
+// dead. Without a time of its heartbeat, it does not.
+func (d *Analysis) Silent(than time.Duration) bool {
+	beat := d.Lock.HeartbeatAt
+	return lease.Held(d.Lock, d.ReadAt) && !beat.IsZero() && d.ReadAt.Sub(beat) > than
 }
 
 // Uncounted returns how many attempts in a row before the present one were refunded by Retrying.

@@ -65,9 +65,15 @@ func (d *Analysis) crashes() (inARow, alone int) {
 }
 
 // suspect reports whether the analysis may be what killed its workers.
-func (d *Analysis) suspect() bool {
-	inARow, _ := d.crashes()
-	return inARow >= suspectAfter
+func (d *Analysis) suspect() bool { return d.Suspicion() > 0 }
+
+// Suspicion returns how many attempts in a row have crashed, if the next one therefore runs alone; else 0. While the
+// lock is held, it takes the attempt that runs for a crash.
+func (d *Analysis) Suspicion() int {
+	if inARow, _ := d.crashes(); inARow >= suspectAfter {
+		return inARow
+	}
+	return 0
 }
 
 // kills reports whether it certainly is. After a requeue two more attempts must crash: those before it began
@@ -98,8 +104,8 @@ func (a *Attempt) crashedMessage() string {
 	return fmt.Sprintf("the worker %s ended during attempt %d and recorded no outcome", a.Instance(), a.Number)
 }
 
-// delays returns how often the next attempt was delayed.
-func (d *Analysis) delays() int {
+// Delays returns how often the next attempt was delayed.
+func (d *Analysis) Delays() int {
 	if n := len(d.History); n > 0 {
 		return d.History[n-1].Delays
 	}
@@ -116,7 +122,7 @@ func (l *Locks) Delay(ctx context.Context, skipped Acquisition, wait time.Durati
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	suspect := skipped.suspect
-	count := suspect.delays() + 1
+	count := suspect.Delays() + 1
 
 	delay := func(d *Analysis) {
 		next = d.ReadAt.Add(wait).Truncate(time.Millisecond)
@@ -131,7 +137,7 @@ func (l *Locks) Delay(ctx context.Context, skipped Acquisition, wait time.Durati
 		d.queue()
 	}
 	err = l.ifOrphaned(ctx, nil, suspect, delay, func(d *Analysis) bool {
-		return d.delays() == count && (task == nil || d.NextAttemptAt.Equal(next))
+		return d.Delays() == count && (task == nil || d.NextAttemptAt.Equal(next))
 	})
 	if errors.Is(err, lease.ErrRefused) {
 		err = l.failFull(ctx, suspect)

@@ -1,17 +1,16 @@
-// Package cli parses arguments and the environment, prints output and sets exit codes for
-// the commands of taskguard.
+// Package cli is what the commands of taskguard share: their tree, their help, completion and
+// exit codes, the environment, and output.
 package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"log/slog"
-	"slices"
 	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"taskguard/cmd/internal/printable"
 	"taskguard/internal/text"
@@ -31,30 +30,11 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
-// Command is one command of taskguard.
-type Command struct {
-	Name      string
-	Arguments string
-	Summary   string
-	Variables string // the environment variables that the help lists
-	Run       func(context.Context, *Call) error
-}
+// Command declares a command with its flags, and reads its environment by lookup.
+type Command func(lookup Lookup) *cobra.Command
 
 // Lookup returns a variable of the environment, as os.LookupEnv does.
 type Lookup = func(name string) (value string, ok bool)
-
-// Call is one invocation of a command.
-type Call struct {
-	Command
-	Streams
-	Args   []string
-	Lookup Lookup
-	Flags  *flag.FlagSet
-	JSON   bool
-
-	kind    string // the value of --kind
-	records bool   // see UseRecords
-}
 
 // UsageError reports wrong arguments in one line.
 type UsageError string
@@ -83,55 +63,141 @@ func (e ExitError) Error() string {
 // if standard output could not be written.
 func Run(ctx context.Context, commands []Command, args []string, s Streams, lookup Lookup) int {
 	out := &output{Writer: s.Out}
-	code := dispatch(ctx, commands, args, Streams{s.In, out, s.Err}, lookup)
+	root := newRoot(commands, lookup)
+	root.SetIn(s.In)
+	root.SetOut(out)
+	root.SetErr(s.Err)
+	root.SetArgs(append([]string{}, args...)) // for nil, cobra would take the arguments of the process
+
+	cmd, err := root.ExecuteContextC(ctx)
+	name := ""
+	if cmd != root && cmd.Name() != "help" {
+		name = cmd.Name()
+	}
+	code := Report(ctx, s.Err, name, err)
 	if err := out.failure(); err != nil && code == ExitDone {
 		return Report(ctx, s.Err, "", fmt.Errorf("standard output: %w", err))
 	}
 	return code
 }
 
-func dispatch(ctx context.Context, commands []Command, args []string, s Streams, lookup Lookup) int {
-	help := []string{"help", "-h", "--help"}
-	switch {
-	case len(args) == 1 && (args[0] == "-v" || args[0] == "--version"):
-		args = []string{"version"}
-	case len(args) > 1 && slices.Contains(help, args[0]) && !slices.Contains(help, args[1]):
-		args = []string{args[1], "--help"}
-	case len(args) == 0:
-		usage(s.Err, commands)
-		return ExitUsage
-	case slices.Contains(help, args[0]):
-		usage(s.Out, commands)
-		return ExitDone
-	}
+// nearEnough is the number of letters in which a misspelt word may differ, as in cobra's own suggestions.
+const nearEnough = 2
 
-	for _, c := range commands {
-		if c.Name == args[0] {
-			return Report(ctx, s.Err, c.Name, c.Run(ctx, NewCall(c, args[1:], s, lookup)))
-		}
+// newRoot returns the tree of commands.
+func newRoot(commands []Command, lookup Lookup) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "taskguard",
+		Short: "Run analyses one worker at a time, look at them, and change them",
+
+		Version: version(), SilenceErrors: true, SilenceUsage: true, SuggestionsMinimumDistance: nearEnough,
+		Args: cobra.ArbitraryArgs, // without it, cobra words the error of an unknown command
+		RunE: func(root *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return noCommand(root, args[0])
+			}
+			printHelp(root.ErrOrStderr(), root, lookup)
+			return ExitError{Code: ExitUsage}
+		},
 	}
-	problem := fmt.Sprintf("no command %q", args[0])
-	if i := slices.IndexFunc(commands, func(c Command) bool { return Similar(c.Name, args[0]) }); i >= 0 {
-		problem += "; did you mean " + commands[i].Name + "?"
+	root.SetVersionTemplate("taskguard {{.Version}}\n")
+	root.SetFlagErrorFunc(FlagError)
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { printHelp(cmd.OutOrStdout(), cmd, lookup) })
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
+
+	root.AddGroup(groups...)
+	for _, command := range commands {
+		root.AddCommand(command(lookup))
 	}
-	return Report(ctx, s.Err, "", UsageError(problem))
+	root.AddCommand(newCompletion(), newVersion())
+	root.SetHelpCommand(newHelp())
+	return root
 }
 
-// Similar reports whether a and b differ in at most two consecutive letters. It compares
-// what remains without their common beginning and end.
-func Similar(a, b string) bool {
-	for a != "" && b != "" && a[0] == b[0] {
-		a, b = a[1:], b[1:]
+func noCommand(root *cobra.Command, name string) UsageError {
+	return UsageError(fmt.Sprintf("no command %q", name) + didYouMean("", root.SuggestionsFor(name)))
+}
+
+func didYouMean(dashes string, suggestions []string) string {
+	if len(suggestions) == 0 {
+		return ""
 	}
-	for a != "" && b != "" && a[len(a)-1] == b[len(b)-1] {
-		a, b = a[:len(a)-1], b[:len(b)-1]
+	return "; did you mean " + dashes + suggestions[0] + "?"
+}
+
+// Suggestions returns the words for which value was probably meant: those that begin with it or differ in
+// two letters.
+func Suggestions(value string, words []string) []string {
+	known := &cobra.Command{SuggestionsMinimumDistance: nearEnough}
+	for _, word := range words {
+		known.AddCommand(&cobra.Command{Use: word, Run: func(*cobra.Command, []string) {}})
 	}
-	return len(a) <= 2 && len(b) <= 2
+	return known.SuggestionsFor(value)
+}
+
+// Misspelt returns the variable for which name was probably meant, or "".
+func Misspelt(name string, variables []string) string {
+	for _, variable := range Suggestions(name, variables) {
+		if len(variable) <= len(name)+nearEnough { // the beginning of a name may be another program's variable
+			return variable
+		}
+	}
+	return ""
+}
+
+// FlagError returns the UsageError for an error of cmd's flags.
+func FlagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	var invalid *pflag.InvalidValueError
+	switch {
+	case cmd.Flags().Changed("help"): // before the wrong flag; -help is -h with a wrong rest
+		return pflag.ErrHelp
+	case !cmd.HasParent() && cmd.Flags().NArg() > 0: // the flags of a misspelt command
+		return noCommand(cmd, cmd.Flags().Arg(0))
+	case errors.As(err, &unknown):
+		return unknownFlag(cmd, unknown)
+	case errors.As(err, &invalid):
+		return invalidValue(invalid)
+	}
+	return UsageError(err.Error())
+}
+
+// unknownFlag also answers a long flag with one dash, which is how taskguard once wrote its flags.
+func unknownFlag(cmd *cobra.Command, err *pflag.NotExistError) UsageError {
+	dashes, name := "--", err.GetSpecifiedName()
+	if letters := err.GetSpecifiedShortnames(); letters != "" {
+		dashes, name = "-", letters
+	}
+	name, _, _ = strings.Cut(name, "=")
+	var known []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+
+	problem := "unknown flag " + dashes + name + didYouMean("--", Suggestions(name, known))
+	if !cmd.HasParent() {
+		problem += "; flags follow the command"
+	}
+	return UsageError(problem)
+}
+
+// invalidValue names what a flag wants. The errors of strconv and time name their functions instead.
+func invalidValue(err *pflag.InvalidValueError) UsageError {
+	want := err.Unwrap().Error()
+	switch flag := err.GetFlag(); flag.Value.Type() {
+	case "bool":
+		want = "want true or false"
+	case "duration":
+		want = "want a duration such as 90s or 5m"
+	case "float64":
+		want = "want a number"
+	case "int", "int64":
+		want = "want a whole number"
+	}
+	return UsageError(fmt.Sprintf("--%s %q: %s", err.GetFlag().Name, err.GetValue(), want))
 }
 
 // Report prints err for the command name and returns the exit code.
 func Report(ctx context.Context, w io.Writer, name string, err error) int {
-	if err == nil || errors.Is(err, flag.ErrHelp) {
+	if err == nil {
 		return ExitDone
 	}
 	prefix, help := strings.TrimSpace("taskguard "+name), strings.TrimSpace("taskguard help "+name)
@@ -161,99 +227,21 @@ func Report(ctx context.Context, w io.Writer, name string, err error) int {
 	return ExitFailed
 }
 
-func usage(w io.Writer, commands []Command) {
-	Print(w, "taskguard COMMAND [--json] [FLAG…] [ARGUMENT…]\n\n")
-	for _, c := range commands {
-		Print(w, "  %-28s %s\n", strings.TrimSpace(c.Name+" "+c.Arguments), c.Summary)
-	}
-	Print(w, "\nExit codes: 0 done, 1 refused or failed, 2 wrong usage or environment, 75 run did not finish, "+
-		"130 interrupted.\n"+
-		"Help for one command: taskguard help COMMAND\n")
-}
-
-// NewCall returns a call of c with args.
-func NewCall(c Command, args []string, s Streams, lookup Lookup) *Call {
-	flags := flag.NewFlagSet(c.Name, flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // Report prints its errors
-	return &Call{Command: c, Streams: s, Args: args, Lookup: lookup, Flags: flags}
-}
-
-// Parse reads the flags, which may be before, between and after the arguments, and returns
-// the arguments: at least lo and, unless hi is negative, at most hi.
-func (c *Call) Parse(lo, hi int) ([]string, error) {
-	var arguments []string
-	for rest := c.Args; ; {
-		if err := c.ParseFlags(rest); err != nil {
-			return nil, err
+// Args checks that a command has at least lo arguments and, unless hi is negative, at most hi.
+func Args(lo, hi int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < lo:
+			return MissingArgument(cmd)
+		case hi >= 0 && len(args) > hi:
+			return UsageError(fmt.Sprintf("unexpected argument %q", args[hi]))
 		}
-
-		remaining := c.Flags.Args()
-		parsed := len(rest) - len(remaining)
-		if len(remaining) == 0 || parsed > 0 && rest[parsed-1] == "--" {
-			arguments = append(arguments, remaining...)
-			break
-		}
-		arguments, rest = append(arguments, remaining[0]), remaining[1:]
+		return nil
 	}
-
-	switch {
-	case len(arguments) < lo:
-		return nil, c.MissingArgument()
-	case hi >= 0 && len(arguments) > hi:
-		return nil, UsageError(fmt.Sprintf("unexpected argument %q", arguments[hi]))
-	}
-	return arguments, nil
-}
-
-// ParseFlags reads the flags up to the first argument. For --help it prints the help and
-// returns flag.ErrHelp.
-func (c *Call) ParseFlags(args []string) error {
-	err := c.Flags.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		c.Help()
-		return err
-	case err != nil:
-		return UsageError(err.Error())
-	}
-	return nil
 }
 
 // MissingArgument returns the error of a call without a required argument.
-func (c *Call) MissingArgument() error { return UsageError("missing argument: want " + c.Arguments) }
-
-// Given reports whether the flag name is set on the command line.
-func (c *Call) Given(name string) (given bool) {
-	c.Flags.Visit(func(f *flag.Flag) { given = given || f.Name == name })
-	return given
-}
-
-// TakesJSON declares --json.
-func (c *Call) TakesJSON(meaning string) { c.Flags.BoolVar(&c.JSON, "json", false, meaning) }
-
-// PrintJSON prints v as one line of JSON on standard output.
-func (c *Call) PrintJSON(v any) error { return json.NewEncoder(c.Out).Encode(v) }
-
-// Help prints the flags and variables of the command.
-func (c *Call) Help() {
-	Print(c.Out, "taskguard %s\n\n  %s\n\n", strings.TrimSpace(c.Name+" [FLAG…] "+c.Arguments), c.Summary)
-	c.Flags.SetOutput(c.Out)
-	c.Flags.PrintDefaults()
-	if c.Variables != "" {
-		Print(c.Out, "\nEnvironment: %s\n", c.Variables)
-	}
-}
-
-// Log returns a log of an operator's changes, on standard error.
-func (c *Call) Log() *slog.Logger { return slog.New(slog.NewTextHandler(c.Err, nil)) }
-
-// Notice prints a line for people on standard error.
-func (c *Call) Notice(format string, args ...any) {
-	Print(c.Err, "taskguard "+c.Name+": "+format+"\n", args...)
-}
-
-// Value returns a variable of the environment, or "" if it is not set.
-func (c *Call) Value(name string) string {
-	v, _ := c.Lookup(name)
-	return v
+func MissingArgument(cmd *cobra.Command) error {
+	_, arguments, _ := strings.Cut(cmd.Use, " ")
+	return UsageError("missing argument: want " + arguments)
 }

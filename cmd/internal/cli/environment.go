@@ -18,6 +18,13 @@ const (
 	TasksEmulator     = "CLOUD_TASKS_EMULATOR_HOST"
 )
 
+// Environment variables that the help of several commands names.
+const (
+	DatabaseVariables = "GOOGLE_CLOUD_PROJECT, FIRESTORE_DATABASE, FIRESTORE_EMULATOR_HOST, ANALYSES_COLLECTION, " +
+		"CONCURRENCY_KEY, KINDS, KEEP_FINISHED, LOCK_TTL (5m), LOCK_HEARTBEAT, MAX_ATTEMPTS"
+	RoomVariables = "DOCLOCK_DATABASE (FIRESTORE_DATABASE), DOCUMENT_LOCKS_COLLECTION (documentLocks)"
+)
+
 // Environment returns a reader of the call's environment.
 func (c *Call) Environment() *env.Environment { return env.NewEnvironment(c.Lookup) }
 

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"taskguard/internal/env"
 	"taskguard/internal/text"
 	"taskguard/repo"
@@ -74,8 +76,14 @@ func decodeKinds(text string) (list []worker.Kind, err error) {
 }
 
 // TakesKind declares --kind. without describes the default.
-func (c *Call) TakesKind(without string) {
-	c.Flags.StringVar(&c.kind, "kind", "", "the `NAME` of a kind of work in KINDS (default: "+without+")")
+func TakesKind(cmd *cobra.Command, lookup Lookup, without string) {
+	cmd.Flags().String("kind", "", "the `NAME` of a kind of work in KINDS (default: "+without+")")
+	Complete(cmd, "kind", lookup, func(c *Call) (names []string) {
+		for _, k := range Kinds(c.Environment()) {
+			names = append(names, k.Name)
+		}
+		return names
+	})
 }
 
 // UseRecords makes Places return the place of the records of Do and Idempotent, as --kind do does: the kind
@@ -103,7 +111,7 @@ func (c *Call) Places(e *env.Environment) (all []Place, err error) {
 	var known []string
 	for i := range kinds {
 		known = append(known, kinds[i].Name)
-		if !c.Given("kind") || kinds[i].Name == c.kind {
+		if !c.chosen || kinds[i].Name == c.kind {
 			all = append(all, Place{store, kinds[i]})
 		}
 	}
@@ -114,10 +122,15 @@ func (c *Call) Places(e *env.Environment) (all []Place, err error) {
 }
 
 // ParseStatus returns the status that text names in the kind of --kind, or else in the first.
-func (c *Call) ParseStatus(text string) (string, error) {
+func (c *Call) ParseStatus(text string) (string, error) { return ParseStatus(c.fields(), text) }
+
+// Statuses returns the statuses of this kind.
+func (c *Call) Statuses() []string { return c.fields().Statuses() }
+
+func (c *Call) fields() worker.Fields {
 	kinds := append(Kinds(c.Environment()), worker.Kind{}) // Places reports what is wrong with them
 	i := slices.IndexFunc(kinds, func(k worker.Kind) bool { return k.Name == c.kind })
-	return ParseStatus(kinds[max(0, i)].Fields, text)
+	return kinds[max(0, i)].Fields
 }
 
 // ParseStatus returns the status that text names in a vocabulary.
@@ -133,9 +146,8 @@ func unknown(noun, value string, words []string) UsageError {
 	last := len(words) - 1
 	want := strings.TrimPrefix(strings.Join(words[:last], ", ")+" or "+words[last], " or ")
 	text := fmt.Sprintf("unknown %s %q: want %s", noun, value, want)
-	similar := func(k string) bool { return Similar(strings.ToUpper(k), strings.ToUpper(value)) }
-	if i := slices.IndexFunc(words, similar); i >= 0 {
-		text += " (did you mean " + words[i] + "?)"
+	if all := Suggestions(value, words); len(all) > 0 {
+		text += " (did you mean " + all[0] + "?)"
 	}
 	return UsageError(text)
 }

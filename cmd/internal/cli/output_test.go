@@ -1,12 +1,13 @@
 package cli
 
 import (
-	"context"
 	"io"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/spf13/cobra"
 )
 
 func TestATimeMayBeDaysAgo(t *testing.T) {
@@ -47,7 +48,9 @@ func TestATextIsShortenedOnlyForATerminal(t *testing.T) {
 		want string
 	}{"a terminal": {device, "ab…hij"}, "a file": {file, "abcdefghij"}, "a buffer": {io.Discard, "abcdefghij"}} {
 		var got string
-		command := Command{Name: "fit", Run: func(_ context.Context, c *Call) error { got = c.Fit("abcdefghij", 6); return nil }}
+		command := func(Lookup) *cobra.Command {
+			return &cobra.Command{Use: "fit", Run: func(cmd *cobra.Command, _ []string) { got = NewCall(cmd, nil).Fit("abcdefghij", 6) }}
+		}
 		if code := Run(t.Context(), []Command{command}, []string{"fit"}, Streams{Out: tc.out, Err: io.Discard}, nil); code != 0 || got != tc.want {
 			t.Errorf("%s: %d, %q, want %q", name, code, got, tc.want)
 		}

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -71,7 +72,7 @@ func refusalOf(err error, back string) refusal {
 	var held *lease.HeldError
 	if errors.As(err, &held) {
 		return refusal{http.StatusConflict, "Refused: it is locked by " + printable.Line(held.Owner) + " for " +
-			span(held.Remaining) + " more. Cancel it first, or, if its worker is dead, only unlock it. " +
+			cli.Span(held.Remaining) + " more. Cancel it first, or, if its worker is dead, only unlock it. " +
 			"Nothing is changed.", back}
 	}
 	for _, c := range causes {

@@ -3,7 +3,7 @@ package console
 import "html/template"
 
 // For the tests of formats.
-var Span, Number, Shorten = span, number, shorten
+var Number, Shorten = number, shorten
 
 // Break leaves only the template of an error's page.
 func (s *Server) Break() {

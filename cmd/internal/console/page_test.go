@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -190,7 +191,7 @@ func TestTheUnitsOfADurationChangeAtTheirLimits(t *testing.T) {
 	for seconds, want := range map[int]string{
 		59: "59 s", 60: "1 min 00 s", 3599: "59 min 59 s", 3600: "1 h 00 min", 86399: "23 h 59 min", 86400: "1 d 0 h", 200000: "2 d 7 h",
 	} {
-		if got := console.Span(time.Duration(seconds) * time.Second); got != want {
+		if got := cli.Span(time.Duration(seconds) * time.Second); got != want {
 			t.Errorf("%d s: %s, want %s", seconds, got, want)
 		}
 	}

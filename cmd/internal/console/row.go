@@ -76,12 +76,7 @@ func (s *Server) newRow(a *analysislock.Analysis, now time.Time) row {
 }
 
 // Began returns when the attempt that runs began, or else the first one.
-func (r row) Began() time.Time {
-	if n := len(r.History); n > 0 && r.History[n-1].Token == r.Lock.Token && r.LockState == lockHeld {
-		return r.History[n-1].StartedAt
-	}
-	return r.StartedAt
-}
+func (r row) Began() time.Time { return r.Analysis.Began() }
 
 // Problem returns why the lock cannot be read, or the id cannot be used; empty: none.
 func (r row) Problem() string { return r.Analysis.Problem() }
@@ -109,8 +104,7 @@ func (r row) Took() time.Duration {
 // Unlockable reports whether there is a lock to remove whose owner seems to be dead. Without a time
 // of its heartbeat, it does not until the lock expires.
 func (r row) Unlockable() bool {
-	silent := !r.Lock.HeartbeatAt.IsZero() && r.Since(r.Lock.HeartbeatAt) > r.Silence
-	return r.Write && (r.LockState == lockStale || r.LockState == lockHeld && silent)
+	return r.Write && (r.LockState == lockStale || r.LockState == lockHeld && r.Silent(r.Silence))
 }
 
 // Requeueable reports whether the analysis may be requeued, and its acts resolved.
@@ -216,26 +210,12 @@ func clock(t time.Time) string {
 // their end.
 func shorten(text string) string { return cli.Shorten(text, 64) }
 
-// span formats a duration in at most two units, as console.js does.
-func span(d time.Duration) string {
-	s := max(int64(d/time.Second), 0)
-	switch {
-	case s < 60:
-		return fmt.Sprintf("%d s", s)
-	case s < 3600:
-		return fmt.Sprintf("%d min %02d s", s/60, s%60)
-	case s < 86400:
-		return fmt.Sprintf("%d h %02d min", s/3600, s/60%60)
-	}
-	return fmt.Sprintf("%d d %d h", s/86400, s/3600%24)
-}
-
-// took formats how long something took: as span, and below a second in milliseconds.
+// took formats how long something took: as cli.Span, and below a second in milliseconds.
 func took(d time.Duration) string {
 	if d < time.Second {
 		return fmt.Sprintf("%d ms", max(d, 0).Milliseconds())
 	}
-	return span(d)
+	return cli.Span(d)
 }
 
 // message makes a message of several lines legible.
@@ -272,7 +252,7 @@ func number(n int64) string {
 	return text
 }
 
-// age formats a duration in the larger unit of span, as console.js does.
+// age formats a duration in the larger unit of cli.Span, as console.js does.
 func age(d time.Duration) string {
-	return strings.Join(strings.Fields(span(d))[:2], " ")
+	return strings.Join(strings.Fields(cli.Span(d))[:2], " ")
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
 	"taskguard/internal/lifecycle"
 	"taskguard/internal/taskauth"
@@ -75,7 +76,7 @@ var assets embed.FS
 
 // pages are parsed once; they are part of the program. Each Server executes a clone.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
-	"legible": printable.Line, "shorten": shorten, "span": span, "age": age, "stamp": stamp,
+	"legible": printable.Line, "shorten": shorten, "span": cli.Span, "age": age, "stamp": stamp,
 	"clock": clock, "ms": time.Time.UnixMilli, "number": number, "took": took, "message": message, "headline": headline,
 	"repeats": strings.HasSuffix, "utc": utc, "percent": percent, "fold": fold, "root": func() string { return "" },
 }).ParseFS(assets, "assets/*.html"))

@@ -298,10 +298,8 @@ func (d *diagnosis) checkEnvironment(s service) {
 		d.rule(Advice, "variable-withheld", unread && len(program.Withheld([]string{name + "="})) > 0,
 			"%s does not read the secret %s, and the program of ANALYZER does not get it.\n"+
 				"Name it in ANALYZER_ENV, or remove it (--remove-secrets=%[2]s).", s.title, name)
-		upper := strings.ToUpper(name)
-		word, _, _ := strings.Cut(upper, "_")
-		similar := slices.ContainsFunc(known, func(other string) bool { return cli.Similar(other, upper) })
-		d.rule(adviceIf(analyzerMayRead), "unknown-variable", !read[name] && (words[word] || similar),
+		word, _, _ := strings.Cut(strings.ToUpper(name), "_")
+		d.rule(adviceIf(analyzerMayRead), "unknown-variable", !read[name] && (words[word] || cli.Misspelt(name, known) != ""),
 			"%s does not read the variable %s: its name may be misspelled.\n"+
 				"Correct the name, or remove it unless the analyzer reads it (--remove-env-vars=%[2]s).", s.title, name)
 	}

@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
 	"taskguard/lease"
@@ -48,7 +50,45 @@ type options struct {
 // job control, is not ended, and may run on without the lock.
 //
 // Messages are written asynchronously: a blocked standard error delays nothing.
-func Hold(ctx context.Context, c *cli.Call) error {
+func Hold(lookup cli.Lookup) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use: "hold --project NAME [flags] -- COMMAND [ARG…]", GroupID: cli.Locks, ValidArgsFunction: cli.Files,
+		Short: "Run a command under a project's lock",
+		Long: "It exits as the command does. If the lock is lost, it ends the command's process group. " +
+			"A process that has left the group (setsid, a shell's job control) keeps running. " +
+			"If hold itself gets SIGKILL, Linux kills the command but not its children.",
+		Example: "taskguard hold --project album -- ./publish.sh\n" +
+			"taskguard hold --project album --wait 10m -- ./publish.sh --all",
+		Annotations: cli.Reads("GOOGLE_CLOUD_PROJECT, FIRESTORE_EMULATOR_HOST, " + cli.RoomVariables +
+			"; without a project, project/.lock alone"),
+		RunE: func(cmd *cobra.Command, command []string) error {
+			switch {
+			case o.project == "":
+				return cli.UsageError("--project must name one")
+			case len(command) == 0:
+				return cli.MissingArgument(cmd)
+			case o.wait < 0 || o.ttl != 0 && o.ttl < time.Second:
+				return cli.UsageError("--ttl must be at least 1s, and --wait no less than 0")
+			}
+			return run(cmd.Context(), cli.NewCall(cmd, lookup), o, command)
+		},
+	}
+	flags := cmd.Flags()
+	flags.SetInterspersed(false) // a flag after COMMAND is COMMAND's
+	flags.StringVar(&o.project, "project", "", "the project's name (required)")
+	flags.StringVar(&o.dir, "dir", ".", "the directory with project/, which holds the lock file")
+	flags.DurationVar(&o.ttl, "ttl", 0,
+		"how long the lock outlives its last heartbeat (default 25s, or 30s of the lock file)")
+	flags.DurationVar(&o.wait, "wait", 0, "how long to retry while another holds the lock, after three attempts")
+	flags.BoolVar(&o.telemetry, "telemetry", false, "write project/autosave/lock-DATE.jsonl")
+	cli.TakesJSON(cmd, "print the lock's events on standard error, a line of JSON each")
+	_ = cmd.MarkFlagDirname("dir") // it is declared
+	return cmd
+}
+
+// run runs the command with its messages and signals.
+func run(ctx context.Context, c *cli.Call, o options, command []string) error {
 	// Writing to a closed standard error must not end this process. An ignored signal
 	// would be ignored by the command too, so SIGPIPE is received, in a separate channel:
 	// many of them take no forwarded signal's place.
@@ -65,7 +105,7 @@ func Hold(ctx context.Context, c *cli.Call) error {
 	c.Err = w
 	err := ctx.Err() // set if a signal came before Notify
 	if err == nil {
-		err = hold(ctx, c, signals)
+		err = hold(ctx, c, o, command, signals)
 	}
 	if code := cli.Report(ctx, w, c.Name, err); code != cli.ExitDone {
 		return cli.ExitError{Code: code}
@@ -82,11 +122,7 @@ func forwarded() []os.Signal {
 	return slices.DeleteFunc(all, signal.Ignored)
 }
 
-func hold(ctx context.Context, c *cli.Call, signals <-chan os.Signal) error {
-	o, command, err := parse(c)
-	if err != nil {
-		return err
-	}
+func hold(ctx context.Context, c *cli.Call, o options, command []string, signals <-chan os.Signal) error {
 	path, err := exec.LookPath(command[0])
 	if err != nil {
 		return notStarted(command[0], err)
@@ -103,31 +139,6 @@ func hold(ctx context.Context, c *cli.Call, signals <-chan os.Signal) error {
 	subscribe(c, l, o)
 	r := &runner{Call: c, project: o.project, group: &processGroup{path: path, args: command}}
 	return r.run(ctx, l, project.AcquireOptions{TTL: o.ttl, Wait: o.wait}, signals)
-}
-
-// parse reads the flags and the command after them.
-func parse(c *cli.Call) (o options, command []string, _ error) {
-	c.TakesJSON("print the lock's events on standard error, a line of JSON each")
-	c.Flags.StringVar(&o.project, "project", "", "the project's name (required)")
-	c.Flags.StringVar(&o.dir, "dir", ".", "the directory with project/, which holds the lock file")
-	c.Flags.DurationVar(&o.ttl, "ttl", 0,
-		"how long the lock outlives its last heartbeat (default 25s, or 30s of the lock file)")
-	c.Flags.DurationVar(&o.wait, "wait", 0, "how long to retry while another holds the lock, after three attempts")
-	c.Flags.BoolVar(&o.telemetry, "telemetry", false, "write project/autosave/lock-DATE.jsonl")
-	if err := c.ParseFlags(c.Args); err != nil {
-		return o, nil, err
-	}
-
-	command = c.Flags.Args()
-	switch {
-	case o.project == "":
-		return o, nil, cli.UsageError("--project must name one")
-	case len(command) == 0:
-		return o, nil, c.MissingArgument()
-	case o.wait < 0 || o.ttl != 0 && o.ttl < time.Second:
-		return o, nil, cli.UsageError("--ttl must be at least 1s, and --wait no less than 0")
-	}
-	return o, command, nil
 }
 
 // configure opens the store of the environment's project, if one is named.

@@ -61,7 +61,7 @@ func TestHoldReportsThatItFallsBackToTheFileOnceAndOnlyIfFirestoreDoesNotAnswer(
 	for want, remote := range []lease.Store[document.Lock]{nil, failingStore{}} {
 		synctest.Test(t, func(t *testing.T) {
 			var errs bytes.Buffer
-			c := cli.NewCall(cli.Command{}, nil, cli.Streams{Err: &errs}, nil)
+			c := &cli.Call{Streams: cli.Streams{Err: &errs}}
 			l, err := project.New(project.Config{Project: "p", Remote: remote, Dir: t.TempDir()})
 			if err != nil {
 				t.Fatal(err)
@@ -92,7 +92,7 @@ func TestASignalBeforeTheStartPreventsTheStart(t *testing.T) {
 
 func TestAReleaseThatFailsKeepsTheExitCodeAndIsReported(t *testing.T) {
 	var errs bytes.Buffer
-	c := cli.NewCall(cli.Command{}, nil, cli.Streams{Err: &errs}, nil)
+	c := &cli.Call{Streams: cli.Streams{Err: &errs}}
 	r := &runner{Call: c, started: true, status: 3 << 8}
 	err := r.exit(t.Context(), &project.Error{Code: project.ReleaseFailed, Cause: lease.ErrUnavailable})
 	if coded := (cli.ExitError{}); !errors.As(err, &coded) || coded.Code != 3 || !strings.Contains(errs.String(), "release-failed") {

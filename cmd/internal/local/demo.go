@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"taskguard/cmd/internal/cli"
@@ -74,17 +75,26 @@ type killedRun struct {
 // Demo analyses files on worker processes, delivers each task several times, kills one
 // worker in the middle of a run, and shows that another continues this run from its
 // checkpoint, and that each file is finished once.
-func Demo(ctx context.Context, c *cli.Call) error {
+func Demo(lookup cli.Lookup) *cobra.Command {
 	var workers command
-	workers.takesLogs(c)
-	c.TakesJSON("print one JSON document at the end; progress goes to standard error")
-	files, err := c.Parse(0, -1)
-	if err == nil {
-		err = workers.checkLogs(c)
+	cmd := &cobra.Command{
+		Use: "demo [FILE…]", GroupID: cli.TryIt, ValidArgsFunction: cli.Files,
+		Short:   "Analyse files, kill a worker, and see another resume its run",
+		Long:    "Everything runs on this machine, and nothing stays. Without files it analyses its own texts.",
+		Example: "taskguard demo",
+		RunE: func(cmd *cobra.Command, files []string) error {
+			if err := workers.checkLogs(cmd.Flags()); err != nil {
+				return err
+			}
+			return runDemo(cmd.Context(), cli.NewCall(cmd, lookup), workers, files)
+		},
 	}
-	if err != nil {
-		return err
-	}
+	workers.takesLogs(cmd)
+	cli.TakesJSON(cmd, "print one JSON document at the end; progress goes to standard error")
+	return cmd
+}
+
+func runDemo(ctx context.Context, c *cli.Call, workers command, files []string) error {
 	docs, err := demoDocuments(files)
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -27,21 +28,44 @@ import (
 
 // Emulator keeps an embedded Firestore and Cloud Tasks up until Ctrl-C. Its standard output is
 // for a shell to evaluate, so deliveries are printed on standard error.
-func Emulator(ctx context.Context, c *cli.Call) error {
-	host := c.Flags.String("listen", "127.0.0.1", "the IP `address` to listen on; in a container 0.0.0.0")
-	port := c.Flags.Int("port", 8680, "Firestore's `port`; the next two serve Cloud Tasks and /health; "+
+func Emulator(lookup cli.Lookup) *cobra.Command {
+	var o emulatorOptions
+	cmd := &cobra.Command{
+		Use: "emulator", GroupID: cli.TryIt, Args: cli.Args(0, 0),
+		Short: "Run an embedded Firestore and Cloud Tasks for your tests",
+		Long: "It prints exports for your shell, and runs until Ctrl-C. Data stays in memory. " +
+			"Programs in any language can use it.",
+		Example:     "taskguard emulator --queue projects/p/locations/l/queues/q",
+		Annotations: cli.Reads("TASK_QUEUE: the queue without --queue"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.serve(cmd.Context(), cli.NewCall(cmd, lookup))
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.host, "listen", "127.0.0.1", "the IP `address` to listen on; in a container 0.0.0.0")
+	flags.IntVar(&o.port, "port", 8680, "Firestore's `port`; the next two serve Cloud Tasks and /health; "+
 		"0: any free ones")
-	name := c.Flags.String("queue", cmp.Or(c.Value("TASK_QUEUE"), "projects/"+project+"/locations/local/queues/tasks"),
-		"the `name` of the queue that exists from the start")
-	documented := c.Flags.Bool("as-documented", false, "throttle each queue as Cloud Tasks does: "+
+	flags.StringVar(&o.queue, "queue", "", "the `name` of the queue that exists from the start "+
+		"(default TASK_QUEUE, or projects/"+project+"/locations/local/queues/tasks)")
+	flags.BoolVar(&o.documented, "as-documented", false, "throttle each queue as Cloud Tasks does: "+
 		"a new or idle one is slow at first, and 429, 503 or many errors slow it down")
-	c.TakesJSON("print the environment as one JSON document")
-	if _, err := c.Parse(0, 0); err != nil {
+	cli.TakesJSON(cmd, "print the environment as one JSON document")
+	return cmd
+}
+
+// emulatorOptions are the flags of emulator.
+type emulatorOptions struct {
+	host, queue string
+	port        int
+	documented  bool
+}
+
+// serve serves the emulator until ctx ends.
+func (o *emulatorOptions) serve(ctx context.Context, c *cli.Call) error {
+	if err := checkPort(o.port, 3); err != nil {
 		return err
 	}
-	if err := checkPort(*port, 3); err != nil {
-		return err
-	}
+	name := cmp.Or(o.queue, c.Value("TASK_QUEUE"), "projects/"+project+"/locations/local/queues/tasks")
 
 	show := cli.NewProgress(c.Err)
 	options := cloudtasks.Options{Observe: func(d cloudtasks.Delivery) {
@@ -49,13 +73,13 @@ func Emulator(ctx context.Context, c *cli.Call) error {
 			show.Print("task %s, attempt %d: %s", d.Task, d.Attempt+1, outcome(d))
 		}
 	}}
-	if *documented {
+	if o.documented {
 		options.Throttling = cloudtasks.AsDocumented
 	}
 	emulated := &cloud{}
 	defer emulated.close()
-	addressOf := func(i int) string { return address(*host, *port, i) }
-	err := emulated.start(addressOf(0), addressOf(1), addressOf(2), &cloudtaskspb.Queue{Name: *name}, options)
+	addressOf := func(i int) string { return address(o.host, o.port, i) }
+	err := emulated.start(addressOf(0), addressOf(1), addressOf(2), &cloudtaskspb.Queue{Name: name}, options)
 	if status.Code(err) == codes.InvalidArgument {
 		return cli.UsageError("--queue or TASK_QUEUE: " + status.Convert(err).Message())
 	}
@@ -65,8 +89,8 @@ func Emulator(ctx context.Context, c *cli.Call) error {
 
 	health := "http://" + emulated.page + "/health"
 	vars := map[string]string{
-		"GOOGLE_CLOUD_PROJECT": strings.Split(*name, "/")[1], cli.FirestoreEmulator: emulated.firestore,
-		"TASK_QUEUE": *name, cli.TasksEmulator: emulated.tasks,
+		"GOOGLE_CLOUD_PROJECT": strings.Split(name, "/")[1], cli.FirestoreEmulator: emulated.firestore,
+		"TASK_QUEUE": name, cli.TasksEmulator: emulated.tasks,
 	}
 	if c.JSON {
 		err = c.PrintJSON(map[string]any{"environment": vars, "health": health})

@@ -17,6 +17,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"taskguard/cmd/internal/cli"
 	doclock "taskguard/cmd/internal/doclockservice"
 	"taskguard/cmd/internal/operate"
@@ -43,34 +46,64 @@ type local struct {
 }
 
 // Local keeps an emulated cloud and workers up until Ctrl-C.
-func Local(ctx context.Context, c *cli.Call) error {
-	port := c.Flags.Int("port", 8580, "Firestore's `port`; the next five serve Cloud Tasks, the workers, "+
-		"the keys of the tokens, the document lock and the console; 0: any free ones")
-	workers := c.Flags.Int("workers", 2, "`how many` workers")
-	every := c.Flags.Duration("recover-every", time.Minute, "how often recovery is called, as Cloud Scheduler would")
-	l := &local{c: c}
-	l.command.takesLogs(c)
-	c.TakesJSON("print the environment as one JSON document; progress goes to standard error")
-	if _, err := c.Parse(0, 0); err != nil {
-		return err
+func Local(lookup cli.Lookup) *cobra.Command {
+	var o localOptions
+	cmd := &cobra.Command{
+		Use: "local", GroupID: cli.TryIt, Args: cli.Args(0, 0),
+		Short: "Run everything on this machine until Ctrl-C: workers, console",
+		Long: "An emulated cloud, workers, the console, and the document lock's page. Data stays in memory. " +
+			"It prints exports for another terminal.",
+		Example: "taskguard local\nANALYZER=exec:./transcribe taskguard local --workers 4",
+		Annotations: cli.Reads("ANALYZER (builtin:document), ANALYZER_ENV and ANALYZER_OUTPUT; " +
+			"ANALYSES_COLLECTION; the worker's LOCK_…, MAX_…, " +
+			"RUN_TIMEOUT, CHECKPOINT_INTERVAL, STALL_TIMEOUT, RETRY_…, CONCURRENCY_… and KEEP_FINISHED; " +
+			"the document lock's DOCUMENT_LOCK_TTL, DOCUMENT_LOCKS_COLLECTION, LOCKS_PER_SESSION, " +
+			"SOCKETS_PER_SESSION, SESSION_SECRET, PUSHER_APP_KEY, PUSHER_APP_SECRET, PUSHER_CHANNEL, " +
+			"PUSHER_EVENT_NAMESPACE, ALLOWED_ORIGINS and AUTHORIZE_URL"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(cmd.Flags()); err != nil {
+				return err
+			}
+			return o.serve(cmd.Context(), cli.NewCall(cmd, lookup))
+		},
 	}
-	switch err := checkPort(*port, 6); {
+	flags := cmd.Flags()
+	flags.IntVar(&o.port, "port", 8580, "Firestore's `port`; the next five serve Cloud Tasks, the workers, "+
+		"the keys of the tokens, the document lock and the console; 0: any free ones")
+	flags.IntVar(&o.workers, "workers", 2, "`how many` workers")
+	flags.DurationVar(&o.every, "recover-every", time.Minute, "how often recovery is called, as Cloud Scheduler would")
+	o.command.takesLogs(cmd)
+	cli.TakesJSON(cmd, "print the environment as one JSON document; progress goes to standard error")
+	return cmd
+}
+
+// localOptions are the flags of local.
+type localOptions struct {
+	port, workers int
+	every         time.Duration
+	command       command // with --logs
+}
+
+func (o *localOptions) check(flags *pflag.FlagSet) error {
+	switch err := checkPort(o.port, 6); {
 	case err != nil:
 		return err
-	case *workers < 1:
+	case o.workers < 1:
 		return cli.UsageError("--workers: want at least 1")
-	case *every <= 0:
+	case o.every <= 0:
 		return cli.UsageError("--recover-every: want more than 0")
 	}
-	if err := l.command.checkLogs(c); err != nil {
-		return err
-	}
+	return o.command.checkLogs(flags)
+}
 
-	l.show = c.Progress() // --json decides where
+// serve serves all of local until ctx ends.
+func (o *localOptions) serve(ctx context.Context, c *cli.Call) error {
+	l := &local{c: c}
+	l.command, l.show = o.command, c.Progress()
 	warnOfMisspelt(c)
 	defer l.close()
-	addressOf := func(i int) string { return address("127.0.0.1", *port, i) }
-	if err := l.serveAll(ctx, addressOf, *workers, *every); ctx.Err() == nil {
+	addressOf := func(i int) string { return address("127.0.0.1", o.port, i) }
+	if err := l.serveAll(ctx, addressOf, o.workers, o.every); ctx.Err() == nil {
 		return err
 	}
 	return nil // Ctrl-C is how it ends
@@ -200,7 +233,7 @@ func (l *local) serveLocks(address string) (string, error) {
 // its URL.
 func (l *local) serveConsole(ctx context.Context, address string) (string, error) {
 	log := slog.New(slog.NewTextHandler(l.c.Err, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	c := cli.NewCall(cli.Command{}, nil, l.c.Streams, lookup(l.variables()))
+	c := &cli.Call{Streams: l.c.Streams, Lookup: lookup(l.variables())}
 	page, err := operate.NewConsole(ctx, c, operate.ConsoleOptions{Write: true, Log: log})
 	if err != nil {
 		return "", err

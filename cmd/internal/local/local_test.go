@@ -22,9 +22,18 @@ import (
 	"taskguard/worker"
 )
 
-// callWith returns a call whose standard output is out, without any environment.
-func callWith(out io.Writer, args ...string) *cli.Call {
-	return cli.NewCall(cli.Command{}, args, cli.Streams{In: strings.NewReader(""), Out: out, Err: io.Discard}, lookup(nil))
+// execute runs a command whose standard output is out, without any environment.
+func execute(ctx context.Context, command cli.Command, out io.Writer, args ...string) error {
+	cmd := command(lookup(nil))
+	cmd.SetOut(out)
+	cmd.SetErr(io.Discard)
+	cmd.SetArgs(append([]string{}, args...))
+	return cmd.ExecuteContext(ctx)
+}
+
+// callTo returns a call whose standard output is out, without any environment.
+func callTo(out io.Writer) *cli.Call {
+	return &cli.Call{Streams: cli.Streams{In: strings.NewReader(""), Out: out, Err: io.Discard}, Lookup: lookup(nil)}
 }
 
 // writer is a Writer that is a function.
@@ -38,7 +47,7 @@ func full([]byte) error { return errFull }
 
 func TestTheEmulatorPrintsItsEnvironmentAsJSONAndEndsWithoutAnOutput(t *testing.T) {
 	for _, args := range [][]string{{"--port", "0"}, {"--port", "0", "--json"}} {
-		if err := Emulator(t.Context(), callWith(writer(full), args...)); !errors.Is(err, errFull) {
+		if err := execute(t.Context(), Emulator, writer(full), args...); !errors.Is(err, errFull) {
 			t.Errorf("%q: %v; want the error of its output", args, err)
 		}
 	}
@@ -47,7 +56,7 @@ func TestTheEmulatorPrintsItsEnvironmentAsJSONAndEndsWithoutAnOutput(t *testing.
 		Environment map[string]string
 		Health      string
 	}
-	err := Emulator(ctx, callWith(writer(func(p []byte) error { cancel(); return json.Unmarshal(p, &got) }), "--port", "0", "--json"))
+	err := execute(ctx, Emulator, writer(func(p []byte) error { cancel(); return json.Unmarshal(p, &got) }), "--port", "0", "--json")
 	if err != nil || got.Environment[cli.FirestoreEmulator] == "" || !strings.HasSuffix(got.Health, "/health") {
 		t.Errorf("%v, %+v", err, got)
 	}
@@ -60,7 +69,7 @@ func TestTheDemoReportsWhyItDoesNotBegin(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errFull)
 	for args, want := range map[string]string{"no-such-file": "no-such-file: ", "": errFull.Error()} {
-		err := Demo(ctx, callWith(io.Discard, strings.Fields(args)...))
+		err := execute(ctx, Demo, io.Discard, strings.Fields(args)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("demo %s: %v; want %q", args, err, want)
 		}
@@ -75,22 +84,22 @@ func TestTheDemoEndsWithTheCauseOfItsEnd(t *testing.T) {
 	t.Setenv("WORKER_LOG", `{"msg":"serving","address":"127.0.0.1:1"}`) // where nothing listens
 	ctx, cancel := context.WithCancelCause(t.Context())
 	deliveries := 0
-	err := Demo(ctx, callWith(writer(func(p []byte) error {
+	err := execute(ctx, Demo, writer(func(p []byte) error {
 		if strings.Contains(string(p), "did not answer") {
 			if deliveries++; deliveries == 5 { // the file has been submitted
 				cancel(errFull)
 			}
 		}
 		return nil
-	}), "local_test.go"))
+	}), "local_test.go")
 	if !errors.Is(err, errFull) {
 		t.Errorf("%v; want the cause", err)
 	}
 }
 
 func TestAnUnknownFlagIsAnError(t *testing.T) {
-	for name, command := range map[string]func(context.Context, *cli.Call) error{"emulator": Emulator, "local": Local, "demo": Demo, "worker": Worker} {
-		if err := command(t.Context(), callWith(io.Discard, "--x")); err == nil || !strings.Contains(err.Error(), "-x") {
+	for name, command := range map[string]cli.Command{"emulator": Emulator, "local": Local, "demo": Demo, "worker": Worker} {
+		if err := execute(t.Context(), command, io.Discard, "--x"); err == nil || !strings.Contains(err.Error(), "-x") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -105,7 +114,7 @@ func TestLocalEndsWithTheErrorOfItsStart(t *testing.T) {
 		if bad == 6 {
 			t.Setenv("WORKER_LOG", "")
 		}
-		l := &local{c: callWith(writer(full)), router: router{show: cli.NewProgress(io.Discard)}}
+		l := &local{c: callTo(writer(full)), router: router{show: cli.NewProgress(io.Discard)}}
 		err := l.serveAll(t.Context(), func(i int) string {
 			if i == bad {
 				return "127.0.0.1:65536"
@@ -119,8 +128,8 @@ func TestLocalEndsWithTheErrorOfItsStart(t *testing.T) {
 }
 
 func TestLocalAndTheEmulatorListenAtTheirPort(t *testing.T) {
-	for _, command := range []func(context.Context, *cli.Call) error{Local, Emulator} {
-		if err := command(t.Context(), callWith(io.Discard, "--port", "65536")); err == nil || !strings.Contains(err.Error(), "65536") {
+	for _, command := range []cli.Command{Local, Emulator} {
+		if err := execute(t.Context(), command, io.Discard, "--port", "65536"); err == nil || !strings.Contains(err.Error(), "65536") {
 			t.Errorf("%v; want the port refused", err)
 		}
 	}
@@ -231,12 +240,12 @@ func TestLocalPrintsHowToGoOn(t *testing.T) {
 	for program, want := range map[string]string{"/go-build1/exe/taskguard": "  go run ./cmd/taskguard submit FILE", "/my tools/taskguard": "  '/my tools/taskguard' submit FILE"} {
 		os.Args[0] = program
 		var out bytes.Buffer
-		if err := (&local{c: callWith(&out)}).printEnvironment("", ""); err != nil || !strings.Contains(out.String(), want) || !strings.Contains(out.String(), "export TASK_QUEUE=") {
+		if err := (&local{c: callTo(&out)}).printEnvironment("", ""); err != nil || !strings.Contains(out.String(), want) || !strings.Contains(out.String(), "export TASK_QUEUE=") {
 			t.Errorf("%v, %s; want %q", err, out.String(), want)
 		}
 	}
 	for _, asJSON := range []bool{false, true} {
-		c := callWith(writer(full))
+		c := callTo(writer(full))
 		c.JSON = asJSON
 		if err := (&local{c: c}).printEnvironment("", ""); !errors.Is(err, errFull) {
 			t.Errorf("%v; want the error of its output", err)

@@ -18,6 +18,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/workerservice"
 	"taskguard/internal/clock"
@@ -34,15 +37,16 @@ type command struct {
 	logs   string                  // the directory of the workers' log files; empty: there are none
 }
 
-// takesLogs adds the option --logs.
-func (cmd *command) takesLogs(c *cli.Call) {
-	c.Flags.StringVar(&cmd.logs, "logs", "", "append the workers' log, as Cloud Logging gets it, to files in `directory`")
+// takesLogs declares --logs.
+func (cmd *command) takesLogs(c *cobra.Command) {
+	c.Flags().StringVar(&cmd.logs, "logs", "", "append the workers' log, as Cloud Logging gets it, to files in `directory`")
+	_ = c.MarkFlagDirname("logs") // it is declared
 }
 
 // checkLogs makes the directory of --logs, and fails if no log can be written there.
-func (cmd *command) checkLogs(c *cli.Call) error {
+func (cmd *command) checkLogs(flags *pflag.FlagSet) error {
 	switch {
-	case !c.Given("logs"):
+	case !flags.Changed("logs"):
 		return nil
 	case cmd.logs == "":
 		return cli.UsageError("--logs must name a directory")
@@ -172,13 +176,32 @@ func (w *process) pid() int { return w.cmd.Process.Pid }
 const orphanGrace = time.Second
 
 // Worker runs cmd/worker on the loopback interface, and reports each run that begins.
-func Worker(ctx context.Context, c *cli.Call) error {
-	until := c.Flags.Bool("until-stdin-closes", false, "end when standard input closes, as when the parent dies")
-	file := c.Flags.String("log-file", "", "also append the log to this `file`, as Cloud Logging gets it")
-	slow := c.Flags.Duration("slow", 0, "how long a run of builtin:document takes, as in the demo")
-	if _, err := c.Parse(0, 0); err != nil {
-		return err
+func Worker(lookup cli.Lookup) *cobra.Command {
+	var o workerOptions
+	cmd := &cobra.Command{
+		Use: "worker", Hidden: true, Args: cli.Args(0, 0),
+		Short:       "Run one worker on a loopback port, as demo and local do",
+		Annotations: cli.Reads("the worker's, see docs/reference.md"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.serve(cmd.Context(), cli.NewCall(cmd, lookup))
+		},
 	}
+	flags := cmd.Flags()
+	flags.BoolVar(&o.until, "until-stdin-closes", false, "end when standard input closes, as when the parent dies")
+	flags.StringVar(&o.file, "log-file", "", "also append the log to this `file`, as Cloud Logging gets it")
+	flags.DurationVar(&o.slow, "slow", 0, "how long a run of builtin:document takes, as in the demo")
+	return cmd
+}
+
+// workerOptions are the flags of worker.
+type workerOptions struct {
+	until bool
+	file  string
+	slow  time.Duration
+}
+
+// serve serves one worker until ctx ends.
+func (o *workerOptions) serve(ctx context.Context, c *cli.Call) error {
 	cfg, err := workerservice.ParseConfig(c.Lookup)
 	if err != nil {
 		return cli.EnvironmentError{Err: err}
@@ -186,7 +209,7 @@ func Worker(ctx context.Context, c *cli.Call) error {
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if *until {
+	if o.until {
 		// A terminal sends Ctrl-C to the worker too, whose parent then stops it by SIGTERM. The signal is not ignored,
 		// since the analyzer's programs would inherit that.
 		signal.Reset(os.Interrupt)
@@ -200,12 +223,12 @@ func Worker(ctx context.Context, c *cli.Call) error {
 	}
 
 	parents := slog.New(slog.NewJSONHandler(c.Out, &slog.HandlerOptions{Level: cfg.LogLevel}))
-	log, err := logTo(c, parents, *file, cfg.LogLevel)
+	log, err := logTo(c, parents, o.file, cfg.LogLevel)
 	if err != nil {
 		return err
 	}
-	if *slow > 0 {
-		cfg.Analyzer = slowed(cfg.Analyzer, *slow)
+	if o.slow > 0 {
+		cfg.Analyzer = slowed(cfg.Analyzer, o.slow)
 	}
 	cfg.Analyzer = logged(cfg.Analyzer, parents)
 	l, err := cli.Listen("PORT", "127.0.0.1:"+strconv.Itoa(cfg.Port))

@@ -21,7 +21,7 @@ import (
 // demoOf returns a demo of the files a and b that has kept its promises, and its output.
 func demoOf(jsonWanted bool) (d *demo, out *bytes.Buffer) {
 	out = &bytes.Buffer{}
-	c := cli.NewCall(cli.Command{}, nil, cli.Streams{Out: out}, nil)
+	c := &cli.Call{Streams: cli.Streams{Out: out}}
 	c.JSON = jsonWanted
 	d = &demo{
 		router: router{show: cli.NewProgress(out)}, c: c, runs: make(chan run, 1), over: make(chan struct{}),

@@ -57,7 +57,7 @@ func TestASlowedRunTakesItsTimeInProportionToItsProgress(t *testing.T) {
 
 func TestALogFileThatCannotBeWrittenIsReportedOnce(t *testing.T) {
 	var errs bytes.Buffer
-	c := cli.NewCall(cli.Command{Name: "worker"}, nil, cli.Streams{Out: io.Discard, Err: &errs}, nil)
+	c := &cli.Call{Name: "worker", Streams: cli.Streams{Out: io.Discard, Err: &errs}}
 	log, err := logTo(c, slog.New(slog.DiscardHandler), "/dev/full", slog.LevelInfo)
 	if err != nil {
 		t.Fatal(err)

@@ -85,9 +85,8 @@ func warnOfMisspelt(c *cli.Call) {
 	variables := slices.Concat(passedOn, lockVariables)
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
-		similar := func(k string) bool { return cli.Similar(k, strings.ToUpper(name)) }
-		if i := slices.IndexFunc(variables, similar); i >= 0 && !slices.Contains(variables, name) {
-			c.Notice("the variable %s is not read: did you mean %s?", name, variables[i])
+		if known := cli.Misspelt(name, variables); known != "" && !slices.Contains(variables, name) {
+			c.Notice("the variable %s is not read: did you mean %s?", name, known)
 		}
 	}
 }

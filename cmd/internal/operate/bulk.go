@@ -14,6 +14,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -35,30 +37,30 @@ type bulk struct {
 	rate    float64 // changes a second; 0: not limited
 }
 
-// parse returns the IDs, or none if a filter is given.
-func (b *bulk) parse(c *cli.Call) ([]string, error) {
-	c.TakesKind(firstKind)
-	c.TakesJSON("print a JSON line for each analysis and, with a filter, one for the summary")
-	b.flags(c)
-	c.Flags.BoolVar(&b.dryRun, "dry-run", false, "with a filter: count, change nothing")
-	c.Flags.Float64Var(&b.rate, "rate", 0, "with a filter: at most `N` changes a second (default: no limit)")
-	ids, err := c.Parse(0, -1)
-	if err != nil {
-		return nil, err
-	}
+// declare declares the flags of b.
+func (b *bulk) declare(cmd *cobra.Command, lookup cli.Lookup) {
+	cmd.Flags().BoolVar(&b.dryRun, "dry-run", false, "with a filter: count, change nothing")
+	cmd.Flags().Float64Var(&b.rate, "rate", 0, "with a filter: at most `N` changes a second (default: no limit)")
+	b.filter.declare(cmd, lookup)
+	cli.TakesKind(cmd, lookup, firstKind)
+	cli.TakesJSON(cmd, "print a JSON line for each analysis and, with a filter, one for the summary")
+}
 
-	filtered, err := b.given(c)
+// changeAll changes the analyses with these ids, or those that the filter selects.
+func (b *bulk) changeAll(cmd *cobra.Command, lookup cli.Lookup, verb console.Verb, ids []string) error {
+	c, flags := cli.NewCall(cmd, lookup), cmd.Flags()
+	filtered, err := b.given(flags, c)
 	switch {
 	case err != nil:
-		return nil, err
+		return err
 	case filtered == (len(ids) > 0):
-		return nil, cli.UsageError("want either IDs or a filter, such as --status FAILED")
-	case !filtered && (c.Given("dry-run") || c.Given("rate") || b.running):
-		return nil, cli.UsageError("options of a bulk change need a filter, such as --status FAILED")
-	case c.Given("rate") && !(b.rate >= 0.001 && b.rate <= 1000):
-		return nil, cli.UsageError("--rate must be from 0.001 to 1000")
+		return cli.UsageError("want either IDs or a filter, such as --status FAILED")
+	case !filtered && (flags.Changed("dry-run") || flags.Changed("rate") || b.running):
+		return cli.UsageError("options of a bulk change need a filter, such as --status FAILED")
+	case flags.Changed("rate") && !(b.rate >= 0.001 && b.rate <= 1000):
+		return cli.UsageError("--rate must be from 0.001 to 1000")
 	}
-	return ids, nil
+	return changeAll(cmd.Context(), c, verb, ids, b)
 }
 
 // run lists the analyses, and then changes each of them unless it has changed since. When ctx ends, run
@@ -272,10 +274,12 @@ type filter struct {
 	since, olderThan func(now time.Time) time.Time
 }
 
-// flags declares the flags of f.
-func (f *filter) flags(c *cli.Call) {
-	c.Flags.StringVar(&f.status, "status", "", "filter: `STATUS` is QUEUED, PROCESSING, READY or FAILED")
-	c.Flags.StringVar(&f.code, "code", "",
+// declare declares the flags of f.
+func (f *filter) declare(cmd *cobra.Command, lookup cli.Lookup) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.status, "status", "", "filter: `STATUS` is QUEUED, PROCESSING, READY or FAILED")
+	cli.Complete(cmd, "status", lookup, (*cli.Call).Statuses)
+	flags.StringVar(&f.code, "code", "",
 		"filter: with this `CODE` of the error, or of the last attempt's if it is the cause")
 	usage := map[string]string{
 		"since":      "filter: last updated after this `TIME`, or this long ago, such as 1h",
@@ -284,7 +288,7 @@ func (f *filter) flags(c *cli.Call) {
 	unlimited := func(time.Time) (none time.Time) { return none }
 	f.since, f.olderThan = unlimited, unlimited
 	for name, limit := range map[string]*func(time.Time) time.Time{"since": &f.since, "older-than": &f.olderThan} {
-		c.Flags.Func(name, usage[name], func(text string) (err error) {
+		flags.Func(name, usage[name], func(text string) (err error) {
 			*limit, err = cli.ParseTime(text)
 			return err
 		})
@@ -292,19 +296,19 @@ func (f *filter) flags(c *cli.Call) {
 }
 
 // given reports whether f selects analyses. It refuses what no analysis can have.
-func (f *filter) given(c *cli.Call) (bool, error) {
+func (f *filter) given(flags *pflag.FlagSet, c *cli.Call) (bool, error) {
 	for name, value := range map[string]string{"status": f.status, "code": f.code} {
-		if c.Given(name) && (value == "" || !utf8.ValidString(value)) {
+		if flags.Changed(name) && (value == "" || !utf8.ValidString(value)) {
 			return true, cli.UsageError("--" + name + " must not be empty, and must be UTF-8")
 		}
 	}
-	if c.Given("status") {
+	if flags.Changed("status") {
 		var err error
 		if f.status, err = c.ParseStatus(f.status); err != nil {
 			return true, err
 		}
 	}
-	return slices.ContainsFunc([]string{"status", "code", "since", "older-than"}, c.Given), nil
+	return slices.ContainsFunc([]string{"status", "code", "since", "older-than"}, flags.Changed), nil
 }
 
 // maxCodes bounds the codes that find names.

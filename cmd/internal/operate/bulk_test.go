@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -121,7 +122,7 @@ func TestARefusedChangeIsAnError(t *testing.T) {
 		b := emulatortest.Embedded(t)
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})
 		cl, _, _ := refusing(t, b)
-		c := cli.NewCall(cli.Command{}, nil, cli.Streams{}, nil)
+		c := &cli.Call{}
 		for _, verb := range []console.Verb{console.Unlock, console.Requeue, console.Cancel, console.Delete, console.Resolve} {
 			err := cl.changeOne(t.Context(), c, console.Change{Verb: verb, ID: "x"}, slog.New(slog.DiscardHandler))
 			if status.Code(err) != codes.PermissionDenied {
@@ -137,7 +138,7 @@ func TestTheUnfinishedAreListedWithoutThoseThatCannotBeRead(t *testing.T) {
 	b.Put(t, "dated", map[string]any{"status": "QUEUED", "updatedAt": time.Now()})
 	cl, allowed, _ := refusing(t, b)
 	var printed strings.Builder
-	c := cli.NewCall(cli.Command{}, nil, cli.Streams{Err: &printed}, nil)
+	c := &cli.Call{Streams: cli.Streams{Err: &printed}}
 	for limit, warned := range []bool{1: false, 2: true} {
 		printed.Reset()
 		*allowed = 3
@@ -256,9 +257,9 @@ func TestAFilterIsOfFirestoresTime(t *testing.T) {
 		} {
 			var f filter
 			var errs strings.Builder
-			c := cli.NewCall(cli.Command{Name: "status"}, strings.Fields(flags), cli.Streams{Err: &errs}, nil)
-			f.flags(c)
-			if _, err := c.Parse(0, 0); err != nil {
+			c, cmd := &cli.Call{Name: "status", Streams: cli.Streams{Err: &errs}}, &cobra.Command{}
+			f.declare(cmd, nil)
+			if err := cmd.ParseFlags(strings.Fields(flags)); err != nil {
 				t.Fatal(err)
 			}
 			found, before, err := cl.find(t.Context(), c, &f, 10)
@@ -294,9 +295,9 @@ func TestEachRefusedReadingIsAnError(t *testing.T) {
 	b.Put(t, "failed", map[string]any{"status": "FAILED", "updatedAt": time.Now(), "error": map[string]any{"code": "c"}})
 	cl, allowed, refused := refusing(t, b)
 	var out, errs strings.Builder
-	c := cli.NewCall(cli.Command{}, nil, cli.Streams{Out: &out, Err: &errs}, func(string) (string, bool) { return "", false })
+	c := &cli.Call{Streams: cli.Streams{Out: &out, Err: &errs}, Lookup: func(string) (string, bool) { return "", false }}
 	all := bulk{dryRun: true}
-	all.flags(c)
+	all.filter.declare(&cobra.Command{}, nil)
 	operator := consoleOperator{cl, slog.New(slog.DiscardHandler)}
 	for name, read := range map[string]func(context.Context) error{
 		"bulk":    func(ctx context.Context) error { return all.run(ctx, c, cl, console.Requeue) },
@@ -344,9 +345,9 @@ func TestAnInterruptedBulkChangeCompletesWhatIsUnderWay(t *testing.T) {
 	}
 	ctx, interrupt := context.WithCancel(t.Context())
 	out, errs := &interruptAfter{at: 5, interrupt: interrupt}, &strings.Builder{}
-	c := cli.NewCall(cli.Command{Name: "cancel"}, nil, cli.Streams{Out: out, Err: errs}, nil)
+	c := &cli.Call{Name: "cancel", Streams: cli.Streams{Out: out, Err: errs}}
 	var all bulk
-	all.flags(c)
+	all.filter.declare(&cobra.Command{}, nil)
 	c.JSON = true
 	cl := clientOf(t, b)
 

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/printable"
@@ -34,61 +36,94 @@ type changed struct {
 // Unlock releases a lock of any owner by force. A worker that still runs the analysis
 // loses its lock and writes nothing. A finished analysis needs no delivery, and none is
 // booked. With --room it releases the lock of a document's room instead.
-func Unlock(ctx context.Context, c *cli.Call) error {
-	room := c.Flags.String("room", "", "unlock this document `room` instead of an analysis")
-	c.TakesKind(firstKind)
-	c.TakesJSON("print the change as one line of JSON")
-	args, err := c.Parse(0, 1)
-	switch {
-	case err != nil:
-		return err
-	case *room != "" && (len(args) > 0 || c.Given("kind")):
-		return cli.UsageError("an ID and --room exclude each other, as do --kind and --room")
-	case *room != "":
-		return unlockRoom(ctx, c, *room)
-	case len(args) == 0:
-		return c.MissingArgument()
+func Unlock(lookup cli.Lookup) *cobra.Command {
+	var room string
+	cmd := &cobra.Command{
+		Use: "unlock ID | --room ROOM", GroupID: cli.Change, Args: cli.Args(0, 1),
+		Short: "Release a dead worker's lock, and enqueue the analysis again",
+		Long: "Even a live worker loses its lock: its run and the next one overlap until its next heartbeat. " +
+			"To stop a live run, use cancel. A finished analysis is not enqueued.",
+		Example:     "taskguard unlock report-9\ntaskguard unlock --room invoice-42",
+		Annotations: cli.Reads(optionalQueueVariables + " With --room: " + cli.RoomVariables + ", and no queue."),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c := cli.NewCall(cmd, lookup)
+			switch {
+			case room != "" && (len(args) > 0 || cmd.Flags().Changed("kind")):
+				return cli.UsageError("an ID and --room exclude each other, as do --kind and --room")
+			case room != "":
+				return unlockRoom(cmd.Context(), c, room)
+			case len(args) == 0:
+				return cli.MissingArgument(cmd)
+			}
+			return changeAll(cmd.Context(), c, console.Unlock, args, nil)
+		},
 	}
-	return changeAll(ctx, c, console.Unlock, args, nil)
+	cmd.Flags().StringVar(&room, "room", "", "unlock this document `room` instead of an analysis")
+	cli.TakesKind(cmd, lookup, firstKind)
+	cli.TakesJSON(cmd, "print the change as one line of JSON")
+	return cmd
 }
 
 // Requeue opens analyses again from attempt one. It is refused while one is locked.
-func Requeue(ctx context.Context, c *cli.Call) error {
-	fresh := c.Flags.Bool("fresh", false, "also delete the checkpoint and recorded side effects: start over")
+func Requeue(lookup cli.Lookup) *cobra.Command {
 	var b bulk
-	ids, err := b.parse(c)
-	if err != nil {
-		return err
+	var fresh bool
+	cmd := &cobra.Command{
+		Use: "requeue ID… | FILTER", GroupID: cli.Change,
+		Short: "Run analyses again: reset them to QUEUED and enqueue them",
+		Long: "The attempts start at 0 again, and the next run resumes from the checkpoint. A locked analysis is refused. " +
+			"A filter skips READY analyses unless you give --status READY.",
+		Example:     "taskguard requeue report-8\ntaskguard requeue --status FAILED --code ocr_down --rate 5",
+		Annotations: cli.Reads(optionalQueueVariables),
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			verb := console.Requeue
+			if fresh {
+				verb = console.RequeueFresh
+			}
+			return b.changeAll(cmd, lookup, verb, ids)
+		},
 	}
-	verb := console.Requeue
-	if *fresh {
-		verb = console.RequeueFresh
-	}
-	return changeAll(ctx, c, verb, ids, &b)
+	cmd.Flags().BoolVar(&fresh, "fresh", false, "also delete the checkpoint and recorded side effects: start over")
+	b.declare(cmd, lookup)
+	return cmd
 }
 
 // Cancel makes analyses FAILED. A worker that runs one loses its lock and writes nothing.
-func Cancel(ctx context.Context, c *cli.Call) error {
+func Cancel(lookup cli.Lookup) *cobra.Command {
 	var b bulk
-	c.Flags.BoolVar(&b.running, "running", false,
-		"with a filter: also cancel running analyses; each run stops at its next heartbeat")
-	ids, err := b.parse(c)
-	if err != nil {
-		return err
+	cmd := &cobra.Command{
+		Use: "cancel ID… | FILTER", GroupID: cli.Change,
+		Short: "Stop analyses: mark them FAILED with the code cancelled",
+		Long:  "A run stops at its next heartbeat, and its result is discarded.",
+		Example: "taskguard cancel report-7\n" +
+			"taskguard cancel --status QUEUED --older-than 2d --dry-run",
+		Annotations: cli.Reads(cli.DatabaseVariables),
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			return b.changeAll(cmd, lookup, console.Cancel, ids)
+		},
 	}
-	return changeAll(ctx, c, console.Cancel, ids, &b)
+	cmd.Flags().BoolVar(&b.running, "running", false,
+		"with a filter: also cancel running analyses; each run stops at its next heartbeat")
+	b.declare(cmd, lookup)
+	return cmd
 }
 
 // Delete deletes the documents of analyses. It is refused while one is locked, and fails for a
 // missing one.
-func Delete(ctx context.Context, c *cli.Call) error {
-	c.TakesKind(firstKind)
-	c.TakesJSON("print a JSON line for each analysis")
-	ids, err := c.Parse(1, -1)
-	if err != nil {
-		return err
+func Delete(lookup cli.Lookup) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "delete ID…", GroupID: cli.Change, Args: cli.Args(1, -1),
+		Short:       "Delete analyses with their inputs and results",
+		Long:        "It does not ask. A locked analysis is refused.",
+		Example:     "taskguard delete report-3",
+		Annotations: cli.Reads(cli.DatabaseVariables),
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			return changeAll(cmd.Context(), cli.NewCall(cmd, lookup), console.Delete, ids, nil)
+		},
 	}
-	return changeAll(ctx, c, console.Delete, ids, nil)
+	cli.TakesKind(cmd, lookup, firstKind)
+	cli.TakesJSON(cmd, "print a JSON line for each analysis")
+	return cmd
 }
 
 // changeAll changes the analyses with these ids, or without ids all that b selects. After a change
@@ -258,27 +293,49 @@ func operator() string {
 	return name
 }
 
+// answer is the flags of resolve.
+type answer struct {
+	result  string
+	token   int64
+	notDone bool
+}
+
 // Resolve answers an uncertain act of an analysis, and books a delivery. It is refused while the
 // analysis is locked, and if its state or the act has changed since it was read.
-func Resolve(ctx context.Context, c *cli.Call) (err error) {
-	result := c.Flags.String("done", "", "the side effect happened: record this `JSON` as its result")
-	token := c.Flags.Int64("token", 0, "only if it began under this lock `token`; 0: any")
-	notDone := c.Flags.Bool("not-done", false, "you know that it did not happen: the next attempt does it")
-	c.TakesKind(firstKind)
-	c.TakesJSON("print the change as one line of JSON")
-	args, err := c.Parse(2, 2)
-	if err != nil {
+func Resolve(lookup cli.Lookup) *cobra.Command {
+	var a answer
+	cmd := &cobra.Command{
+		Use: "resolve ID NAME (--done JSON | --not-done)", GroupID: cli.Change, Args: cli.Args(2, 2),
+		Short: "Say whether an uncertain side effect happened, then retry",
+		Long: "`taskguard status --uncertain` lists the side effects to resolve, with the idempotency keys by which " +
+			"their receivers know them. Give --done the JSON that your code expects: you cannot change it later.",
+		Example: "taskguard resolve order-1 charge --done '{\"charged\": 4200}'\n" +
+			"taskguard resolve order-2 charge --not-done",
+		Annotations: cli.Reads(optionalQueueVariables),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("done") == a.notDone {
+				return cli.UsageError("want either --done JSON or --not-done")
+			}
+			return a.resolve(cmd.Context(), cli.NewCall(cmd, lookup), args[0], args[1])
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&a.result, "done", "", "the side effect happened: record this `JSON` as its result")
+	flags.Int64Var(&a.token, "token", 0, "only if it began under this lock `token`; 0: any")
+	flags.BoolVar(&a.notDone, "not-done", false, "you know that it did not happen: the next attempt does it")
+	cli.TakesKind(cmd, lookup, firstKind)
+	cli.TakesJSON(cmd, "print the change as one line of JSON")
+	return cmd
+}
+
+// resolve answers the act of an analysis.
+func (a *answer) resolve(ctx context.Context, c *cli.Call, id, act string) (err error) {
+	request := console.Change{Verb: console.Resolve, ID: id, Act: act, Who: operator()}
+	if err := checkID(id); err != nil {
 		return err
 	}
-	request := console.Change{Verb: console.Resolve, ID: args[0], Act: args[1], Who: operator()}
-	if err := checkID(request.ID); err != nil {
-		return err
-	}
-	if c.Given("done") == *notDone {
-		return cli.UsageError("want either --done JSON or --not-done")
-	}
-	if !*notDone {
-		if request.Answer, err = console.Done(*result); err != nil {
+	if !a.notDone {
+		if request.Answer, err = console.Done(a.result); err != nil {
 			return cli.UsageError("--done: " + err.Error())
 		}
 	}
@@ -288,7 +345,7 @@ func Resolve(ctx context.Context, c *cli.Call) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
-	return cl.resolve(ctx, c, request, *token)
+	return cl.resolve(ctx, c, request, a.token)
 }
 
 // resolve prints the act, and answers it if the analysis is still in the state that was read. A

@@ -1,5 +1,5 @@
 // Package operate has the commands with which an operator submits analyses and operates
-// on them: submit, run, status, unlock, cancel, requeue, delete, recover, console, doctor, env, version.
+// on them: submit, run, status, unlock, cancel, requeue, delete, recover, console, doctor, env.
 // They are a client of package worker.
 package operate
 
@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -17,7 +16,6 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
-	"taskguard/internal/build"
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/text"
 	"taskguard/lease"
@@ -39,6 +37,13 @@ type Client struct {
 
 // firstKind describes the kind that a command uses without --kind.
 const firstKind = "the first"
+
+// Environment variables that the help of several commands names.
+const (
+	queueVariables = cli.DatabaseVariables + "; TASK_QUEUE, TASK_TARGET_URL, TASK_CALLER, TASK_AUDIENCE, " +
+		"CLOUD_TASKS_EMULATOR_HOST, and the worker's RUN_TIMEOUT (25m)"
+	optionalQueueVariables = queueVariables + ". Without TASK_QUEUE only the document changes, and nothing is enqueued."
+)
 
 // queueUse is whether a command needs the queue.
 type queueUse int
@@ -162,18 +167,3 @@ func checkID(id string) error {
 }
 
 func statusOrNone(status string) string { return cmp.Or(status, "without status") }
-
-// Version prints which build of taskguard this is.
-func Version(_ context.Context, c *cli.Call) error {
-	c.TakesJSON("print the build as one JSON document")
-	if _, err := c.Parse(0, 0); err != nil {
-		return err
-	}
-	if c.JSON {
-		return c.PrintJSON(map[string]string{
-			"version": build.Release, "commit": build.Commit(), "go": runtime.Version(),
-		})
-	}
-	cli.Print(c.Out, "taskguard %s, commit %s, %s\n", build.Release, build.Commit(), runtime.Version())
-	return nil
-}

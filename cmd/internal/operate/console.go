@@ -15,6 +15,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/service"
@@ -41,27 +44,44 @@ type ConsoleOptions struct {
 }
 
 // Console serves the page for operators until Ctrl-C.
-func Console(ctx context.Context, c *cli.Call) (err error) {
+func Console(lookup cli.Lookup) *cobra.Command {
 	var o ConsoleOptions
-	c.TakesKind("all, and a page for each")
-	port := c.Flags.Int("port", consolePort, "the `port`; 0: any free one. "+
+	var host string
+	var port int
+	cmd := &cobra.Command{
+		Use: "console", GroupID: cli.Look, Args: cli.Args(0, 0),
+		Short: "Serve a live page for operators; it only reads without --write",
+		Long: "While a page is open and visible, Firestore bills a read every 8 seconds for each analysis on it. " +
+			"On Cloud Run use a TCP probe: every HTTP request needs the proxy.",
+		Example: "taskguard console\ntaskguard console --write --port 8080",
+		Annotations: cli.Reads(queueVariables + "; PORT with --listen; LOG_FORMAT (text); " +
+			"TASK_JWKS_URL, for tests: the address of the proxy's public keys."),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c := cli.NewCall(cmd, lookup)
+			address, err := consoleAddress(cmd.Flags(), c, o, host, port)
+			if err != nil {
+				return err
+			}
+			return serveConsole(cmd.Context(), c, o, address)
+		},
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&port, "port", consolePort, "the `port`; 0: any free one. "+
 		"With --listen and without --port it is the one of PORT, as on Cloud Run")
-	host := c.Flags.String("listen", "127.0.0.1", "the IP `address` to listen on. Any but a loopback one needs "+
+	flags.StringVar(&host, "listen", "127.0.0.1", "the IP `address` to listen on. Any but a loopback one needs "+
 		"--iap-audience; without that, every user of this machine sees everything, inputs and results too")
-	c.Flags.BoolVar(&o.Write, "write", false, "allow unlock, requeue, cancel and resolve. "+
+	flags.BoolVar(&o.Write, "write", false, "allow unlock, requeue, cancel and resolve. "+
 		"Every user of this machine then acts in your name, unless --iap-audience is set")
-	c.Flags.IntVar(&o.Limit, "limit", console.DefaultLimit, "`how many` analyses are on a page, in addition to up to "+
-		"as many each that run, wait for a retry, or are stuck. "+
-		"While a page is open and visible, Firestore bills a read for each of them every 8 seconds")
-	c.Flags.StringVar(&o.Audience, "iap-audience", "", "admit only users whose token Identity-Aware Proxy has signed "+
+	flags.IntVar(&o.Limit, "limit", console.DefaultLimit, "`how many` analyses are on a page, in addition to up to "+
+		"as many each that run, wait for a retry, or are stuck")
+	flags.StringVar(&o.Audience, "iap-audience", "", "admit only users whose token Identity-Aware Proxy has signed "+
 		"for this `audience`, such as /projects/NUMBER/locations/REGION/services/NAME")
-	if _, err := c.Parse(0, 0); err != nil {
-		return err
-	}
-	address, err := consoleAddress(c, o, *host, *port)
-	if err != nil {
-		return err
-	}
+	cli.TakesKind(cmd, lookup, "all, and a page for each")
+	return cmd
+}
+
+// serveConsole serves the console at address until ctx ends.
+func serveConsole(ctx context.Context, c *cli.Call, o ConsoleOptions, address string) error {
 
 	o.KeysURL = c.Value("TASK_JWKS_URL")
 	o.Log = telemetry.NewLogger(c.Err, cmp.Or(c.Value("LOG_FORMAT"), "text"), slog.LevelInfo)
@@ -79,7 +99,9 @@ func Console(ctx context.Context, c *cli.Call) (err error) {
 
 // consoleAddress checks the flags and returns where the console listens: on the
 // loopback interface, or behind the identity proxy.
-func consoleAddress(c *cli.Call, o ConsoleOptions, host string, port int) (string, error) {
+func consoleAddress(
+	flags *pflag.FlagSet, c *cli.Call, o ConsoleOptions, host string, port int,
+) (string, error) {
 	if host == "localhost" {
 		host = "127.0.0.1"
 	}
@@ -92,7 +114,7 @@ func consoleAddress(c *cli.Call, o ConsoleOptions, host string, port int) (strin
 		return usage("--listen %q: want an IP address such as 127.0.0.1 or 0.0.0.0", host)
 	case port < 0 || port > 65535:
 		return usage("--port %d: want 0 to 65535", port)
-	case c.Given("iap-audience") && o.Audience == "":
+	case flags.Changed("iap-audience") && o.Audience == "":
 		return usage("--iap-audience is empty")
 	case !ip.IsLoopback() && o.Audience == "":
 		return usage("--listen %s is reached from other machines: it needs --iap-audience and the proxy in front", host)
@@ -101,7 +123,7 @@ func consoleAddress(c *cli.Call, o ConsoleOptions, host string, port int) (strin
 	}
 
 	e := c.Environment()
-	if c.Given("listen") && !c.Given("port") {
+	if flags.Changed("listen") && !flags.Changed("port") {
 		port = e.Integer("PORT", port, 0, 65535)
 	}
 	return net.JoinHostPort(ip.String(), strconv.Itoa(port)), cli.Check(e)

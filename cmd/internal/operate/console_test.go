@@ -215,7 +215,7 @@ func TestResolveIsRefusedIfTheAnalysisHasChangedSinceItWasRead(t *testing.T) {
 	read := sync.OnceFunc(func() { b.Put(t, "x", doc(2)) })
 	cl, _ := openBilled(t, b, func(string) { read() })
 	var out strings.Builder
-	c := cli.NewCall(cli.Command{Name: "resolve"}, nil, cli.Streams{Out: &out, Err: &out}, nil)
+	c := &cli.Call{Name: "resolve", Streams: cli.Streams{Out: &out, Err: &out}}
 	err := cl.resolve(t.Context(), c, console.Change{Verb: console.Resolve, ID: "x", Act: "charge"}, 0)
 	fields := b.Fields(t, "x")
 	if !errors.Is(err, lease.ErrConflict) || fields["lockToken"] != int64(2) || fields["openEffects"] != int64(1) || fields["status"] != "FAILED" {

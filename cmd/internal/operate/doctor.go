@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"flag"
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/doctor"
@@ -25,23 +27,39 @@ type diagnosis struct {
 // Env prints the variables that the commands need for a deployment, as lines for a shell. After an error the
 // lines empty the variables and end with false: a shell that evaluates them must neither succeed nor keep the
 // variables of another deployment.
-func Env(ctx context.Context, c *cli.Call) error {
-	err := printExports(ctx, c)
-	if err != nil && !c.JSON && !errors.Is(err, flag.ErrHelp) {
+func Env(lookup cli.Lookup) *cobra.Command {
+	o := doctor.Options{Lookup: lookup, Alone: true}
+	checkArgs := cli.Args(0, 0)
+	cmd := &cobra.Command{
+		Use: "env --service NAME", GroupID: cli.Deploy,
+		Args:  func(cmd *cobra.Command, args []string) error { return emptied(cmd, checkArgs(cmd, args)) },
+		Short: "Print a deployed service's settings as exports for your shell",
+		Long: "The other commands need these variables. " +
+			"After an error the exports empty them, so that no command uses another deployment's.",
+		Example: `eval "$(taskguard env --service worker.yaml)"`,
+		Annotations: cli.Reads("for short names GOOGLE_CLOUD_PROJECT, " +
+			"and CLOUDSDK_RUN_REGION or the region of TASK_QUEUE"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return emptied(cmd, printExports(cmd.Context(), cli.NewCall(cmd, lookup), o))
+		},
+	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return emptied(cmd, cli.FlagError(cmd, err)) })
+	cmd.Flags().StringVar(&o.Service, "service", "", "the worker: a service's `NAME`, or a file as for doctor")
+	cmd.Flags().StringVar(&o.Doclock, "doclock", "", "the document lock: a service's `NAME`, or a file")
+	cli.TakesJSON(cmd, "print the variables as one JSON object")
+	return cmd
+}
+
+// emptied prints the lines that follow an error of env, and returns the error.
+func emptied(cmd *cobra.Command, err error) error {
+	if c := cli.NewCall(cmd, nil); err != nil && !c.JSON && !errors.Is(err, pflag.ErrHelp) {
 		none := doctor.Facts{Status: map[doctor.Part]doctor.Status{doctor.DoclockSettings: {From: "nothing"}}}
 		cli.Print(c.Out, "%sfalse\n", cli.Exports(none.Exports()))
 	}
 	return err
 }
 
-func printExports(ctx context.Context, c *cli.Call) error {
-	o := doctor.Options{Lookup: c.Lookup, Alone: true}
-	c.Flags.StringVar(&o.Service, "service", "", "the worker: a service's `NAME`, or a file as for doctor")
-	c.Flags.StringVar(&o.Doclock, "doclock", "", "the document lock: a service's `NAME`, or a file")
-	c.TakesJSON("print the variables as one JSON object")
-	if _, err := c.Parse(0, 0); err != nil {
-		return err
-	}
+func printExports(ctx context.Context, c *cli.Call, o doctor.Options) error {
 	if o.Service == "" {
 		return cli.UsageError("--service is missing")
 	}
@@ -63,33 +81,45 @@ func printExports(ctx context.Context, c *cli.Call) error {
 }
 
 // Doctor checks whether the settings of a deployment fit each other.
-func Doctor(ctx context.Context, c *cli.Call) error {
-	o := doctor.Options{Lookup: c.Lookup}
-	c.Flags.StringVar(&o.Service, "service", "",
-		"the worker: `FILE` for gcloud run services replace, or a service's name")
-	c.Flags.StringVar(&o.Doclock, "doclock", "", "the document lock: `FILE` or a service's name")
-	c.Flags.StringVar(&o.Queue, "queue", "", "the queue: `FILE` of gcloud's flags; without it, the queue of TASK_QUEUE")
-	c.Flags.StringVar(&o.Indexes, "indexes", "",
+func Doctor(lookup cli.Lookup) *cobra.Command {
+	o := doctor.Options{Lookup: lookup}
+	var input string
+	cmd := &cobra.Command{
+		Use: "doctor", GroupID: cli.Deploy, Args: cli.Args(0, 0),
+		Short: "Check that a deployment's service, queue, indexes and jobs fit",
+		Long: "A service is a name, which is looked up at Google, or the file for `gcloud run services replace`. " +
+			"With --smoke alone, only the deployment is tested, and no settings are checked.",
+		Example: "taskguard doctor --service worker.yaml --queue queue.yaml\n" +
+			`taskguard doctor --smoke '{"text": "hello"}'`,
+		Annotations: cli.Reads(cli.DatabaseVariables +
+			", TASK_QUEUE; for short names also CLOUDSDK_RUN_REGION, or the region of TASK_QUEUE"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, c, tests := cmd.Context(), cli.NewCall(cmd, lookup), cmd.Flags().Changed("smoke")
+			if tests && c.JSON {
+				return cli.UsageError("--smoke and --json exclude each other")
+			}
+			if !tests || o.Service+o.Doclock+o.Queue+o.Indexes != "" {
+				if err := check(ctx, c, o); err != nil || !tests {
+					return err
+				}
+			}
+			return smoke(ctx, c, input)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.Service, "service", "", "the worker: `FILE` or a service's name")
+	flags.StringVar(&o.Doclock, "doclock", "", "the document lock: `FILE` or a service's name")
+	flags.StringVar(&o.Queue, "queue", "", "the queue: `FILE` of gcloud's flags; without it, the queue of TASK_QUEUE")
+	flags.StringVar(&o.Indexes, "indexes", "",
 		"the indexes: `FILE` such as deploy/firestore.indexes.json; without it, the database's")
-	input := c.Flags.String("smoke", "", "test the deployment: submit this JSON `INPUT`, wait for READY and look for "+
+	flags.StringVar(&input, "smoke", "", "test the deployment: submit this JSON `INPUT`, wait for READY and look for "+
 		"its log lines; with another flag after a check of the settings that finds no problem. "+
 		"The analyzer really runs: choose an input that charges nobody and sends nothing")
-	c.TakesJSON("print what was read, found and not checked as one JSON document")
-	if _, err := c.Parse(0, 0); err != nil {
-		return err
+	for _, file := range []string{"service", "doclock", "queue", "indexes"} {
+		_ = cmd.RegisterFlagCompletionFunc(file, cli.Files) // it is declared
 	}
-
-	tests := c.Given("smoke")
-	switch {
-	case tests && c.JSON:
-		return cli.UsageError("--smoke and --json exclude each other")
-	case tests && o.Service+o.Doclock+o.Queue+o.Indexes == "":
-		return smoke(ctx, c, *input)
-	}
-	if err := check(ctx, c, o); err != nil || !tests {
-		return err
-	}
-	return smoke(ctx, c, *input)
+	cli.TakesJSON(cmd, "print what was read, found and not checked as one JSON document")
+	return cmd
 }
 
 // check prints what doctor finds in the settings. Its error is an ExitError if that is a problem.

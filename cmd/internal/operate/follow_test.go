@@ -41,7 +41,7 @@ func newFollowing(t *testing.T) *following {
 			return open(ctx, d, cc, method, opts...)
 		}))
 	f.Put(t, "x", map[string]any{"status": analysislock.Queued})
-	c := cli.NewCall(cli.Command{}, nil, cli.Streams{In: strings.NewReader(""), Out: &f.out, Err: &f.out}, nil)
+	c := &cli.Call{Streams: cli.Streams{In: strings.NewReader(""), Out: &f.out, Err: &f.out}}
 	f.follow = func(ctx context.Context) error {
 		return follow(ctx, c, cl, c.Progress(), []*submitted{{ID: "x", Name: "x"}})
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -23,12 +24,24 @@ import (
 
 // Recover does what POST /internal/tasks/recover does each minute: it books a delivery
 // for each orphaned analysis, of all kinds unless --kind names one.
-func Recover(ctx context.Context, c *cli.Call) (err error) {
-	c.TakesKind("all")
-	c.TakesJSON("print one JSON document for each kind, even after an error")
-	if _, err := c.Parse(0, 0); err != nil {
-		return err
+func Recover(lookup cli.Lookup) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "recover", GroupID: cli.Change, Args: cli.Args(0, 0),
+		Short: "Enqueue orphans: unfinished, not locked, and not in the queue",
+		Long: "Cloud Scheduler makes the worker do the same each minute. " +
+			"This command also lists the analyses that recovery cannot find.",
+		Example:     "taskguard recover",
+		Annotations: cli.Reads(queueVariables),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return recoverAll(cmd.Context(), cli.NewCall(cmd, lookup))
+		},
 	}
+	cli.TakesKind(cmd, lookup, "all")
+	cli.TakesJSON(cmd, "print one JSON document for each kind, even after an error")
+	return cmd
+}
+
+func recoverAll(ctx context.Context, c *cli.Call) (err error) {
 	all, err := connectAll(ctx, c, requiredQueue, c.Log())
 	if err != nil {
 		return err
@@ -115,16 +128,29 @@ func explainIndex(err error) error {
 // Restore makes the fencing token of each document of a kind at least --min-token, after a
 // restore from a backup: without it, systems that compare tokens would refuse the next runs,
 // or accept a late write of an earlier one. A locked document counts as failed.
-func Restore(ctx context.Context, c *cli.Call) (err error) {
-	text := c.Flags.String("min-token", "",
-		"the smallest `TOKEN` that a document has afterwards; now: Firestore's time in microseconds")
-	c.TakesKind(firstKind)
-	c.TakesJSON("print the summary as one JSON line")
-	if _, err := c.Parse(0, 0); err != nil {
-		return err
+func Restore(lookup cli.Lookup) *cobra.Command {
+	var minimum string
+	cmd := &cobra.Command{
+		Use: "restore --min-token TOKEN", GroupID: cli.Deploy, Args: cli.Args(0, 0),
+		Short: "After a restore of the database, raise its fencing tokens",
+		Long: "Without it, systems that compare tokens refuse the next runs, or accept a late write of an earlier one. " +
+			"Locked documents stay as they are, and make it exit 1.",
+		Example:     "taskguard restore --min-token now",
+		Annotations: cli.Reads(cli.DatabaseVariables),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return restore(cmd.Context(), cli.NewCall(cmd, lookup), minimum)
+		},
 	}
-	minimum, err := strconv.ParseInt(*text, 10, 64)
-	if *text != "now" && (err != nil || minimum < 1) {
+	cmd.Flags().StringVar(&minimum, "min-token", "",
+		"the smallest `TOKEN` that a document has afterwards; now: Firestore's time in microseconds")
+	cli.TakesKind(cmd, lookup, firstKind)
+	cli.TakesJSON(cmd, "print the summary as one JSON line")
+	return cmd
+}
+
+func restore(ctx context.Context, c *cli.Call, text string) (err error) {
+	minimum, err := strconv.ParseInt(text, 10, 64)
+	if text != "now" && (err != nil || minimum < 1) {
 		return cli.UsageError("--min-token must be a number from 1 on, of at most 18 digits, or now")
 	}
 
@@ -138,7 +164,7 @@ func Restore(ctx context.Context, c *cli.Call) (err error) {
 		return err
 	}
 	switch limit := now.UnixMicro(); {
-	case *text == "now":
+	case text == "now":
 		minimum = limit
 	case minimum > limit: // no run can have such a token, so a fence refuses it
 		return cli.UsageError(fmt.Sprintf("--min-token must be at most Firestore's time in microseconds, %d", limit))

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
 	"taskguard/cmd/internal/workerservice"
@@ -22,14 +24,31 @@ import (
 const exitLater = 75
 
 // Run runs one analysis in this process, as a delivery does in the worker.
-func Run(ctx context.Context, c *cli.Call) error {
-	c.TakesKind(firstKind)
-	c.TakesJSON("print what happened as one JSON line")
-	args, err := c.Parse(1, 1)
-	if err == nil {
-		err = checkID(args[0])
+func Run(lookup cli.Lookup) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "run ID", GroupID: cli.RunThem, Args: cli.Args(1, 1),
+		Short: "Run one analysis in this process, under its lock",
+		Long: "Use it as a Cloud Run job, on a GPU machine, or to debug.\n\n" +
+			"Exit 0: READY, now or already. 1: FAILED, or no such analysis. 2: wrong usage or environment. " +
+			"75: not finished: another run holds the lock, the attempt failed and will be retried, the lock was lost, " +
+			"or the run was stopped.\n\n" +
+			"SIGTERM and Ctrl-C stop the run, release the lock and enqueue the next delivery, " +
+			"within 9 seconds. A second one ends the process at once; its lock expires.",
+		Example: "RUN_TIMEOUT=3h ANALYZER=exec:./transcribe taskguard run recording-17",
+		Annotations: cli.Reads("ANALYZER (required), KINDS and the worker's variables, see docs/reference.md. " +
+			"TASK_AUTH, MAX_RUNS and PORT are ignored. RUN_TIMEOUT (25m) may be as long as MAX_RUN_TIME (24h). " +
+			"LOG_FORMAT (text)."),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runOne(cmd.Context(), cli.NewCall(cmd, lookup), args[0])
+		},
 	}
-	if err != nil {
+	cli.TakesKind(cmd, lookup, firstKind)
+	cli.TakesJSON(cmd, "print what happened as one JSON line")
+	return cmd
+}
+
+func runOne(ctx context.Context, c *cli.Call, id string) error {
+	if err := checkID(id); err != nil {
 		return err
 	}
 
@@ -46,7 +65,7 @@ func Run(ctx context.Context, c *cli.Call) error {
 		return cli.ExitError{Code: exitLater, Err: err}
 	}
 
-	id, format := args[0], cmp.Or(c.Value("LOG_FORMAT"), "text")
+	format := cmp.Or(c.Value("LOG_FORMAT"), "text")
 	log := telemetry.NewLogger(c.Err, format, cfg.LogLevel)
 	if format == "text" {
 		log = slog.New(quiet{log.Handler()})

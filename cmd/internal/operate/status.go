@@ -15,6 +15,9 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
 	"taskguard/internal/text"
@@ -70,27 +73,45 @@ type selection struct {
 	limit                                     int
 }
 
-// parse reads the command line.
-func (s *selection) parse(c *cli.Call) error {
-	c.TakesKind(firstKind)
-	c.TakesJSON("print one analysis, or the summary, as a JSON document, many as one JSON line each")
-	c.Flags.BoolVar(&s.unfinished, "unfinished", false,
-		"list unfinished analyses, oldest update first")
-	c.Flags.IntVar(&s.limit, "limit", 100,
-		"how many are listed, by id unless --unfinished; with a filter all, last updated first")
-	c.Flags.BoolVar(&s.uncertain, "uncertain", false,
-		"list analyses with an uncertain side effect, for resolve")
-	c.Flags.BoolVar(&s.abandoned, "abandoned", false,
-		"with --kind do: list the unfinished records with an act whose callers have not come back")
-	c.Flags.BoolVar(&s.summary, "summary", false, "show the backlog, the last three hours, and an estimate of its end")
-	c.Flags.StringVar(&s.key, "idempotency-key", "", "show the stored response to this `KEY`; needs --scope")
-	c.Flags.StringVar(&s.scope, "scope", "", "the `SCOPE` of --idempotency-key, such as the client's account")
-	c.Flags.StringVar(&s.operation, "operation", "", "the `OPERATION` of --idempotency-key (default: http)")
-	s.flags(c)
-	args, err := c.Parse(0, 1)
-	if err != nil {
-		return err
+// Status shows one analysis with input and result, many without, or the backlog.
+func Status(lookup cli.Lookup) *cobra.Command {
+	var s selection
+	cmd := &cobra.Command{
+		Use: "status [ID | FILTER]", GroupID: cli.Look, Args: cli.Args(0, 1),
+		Short: "Show one analysis, a list, or the backlog",
+		Example: "taskguard status report-8\n" +
+			"taskguard status --status FAILED --since 1h\n" +
+			"taskguard status --summary",
+		Annotations: cli.Reads(cli.DatabaseVariables),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c := cli.NewCall(cmd, lookup)
+			if err := s.read(cmd.Flags(), c, args); err != nil {
+				return err
+			}
+			return s.show(cmd.Context(), c)
+		},
 	}
+	flags := cmd.Flags()
+	flags.BoolVar(&s.unfinished, "unfinished", false,
+		"list unfinished analyses, oldest update first")
+	flags.IntVar(&s.limit, "limit", 100,
+		"how many are listed, by id unless --unfinished; with a filter all, last updated first")
+	flags.BoolVar(&s.uncertain, "uncertain", false,
+		"list analyses with an uncertain side effect, for resolve")
+	flags.BoolVar(&s.abandoned, "abandoned", false,
+		"with --kind do: list the unfinished records with an act whose callers have not come back")
+	flags.BoolVar(&s.summary, "summary", false, "show the backlog, the last three hours, and an estimate of its end")
+	flags.StringVar(&s.key, "idempotency-key", "", "show the stored response to this `KEY`; needs --scope")
+	flags.StringVar(&s.scope, "scope", "", "the `SCOPE` of --idempotency-key, such as the client's account")
+	flags.StringVar(&s.operation, "operation", "", "the `OPERATION` of --idempotency-key (default: http)")
+	s.declare(cmd, lookup)
+	cli.TakesKind(cmd, lookup, firstKind)
+	cli.TakesJSON(cmd, "print one analysis, or the summary, as a JSON document, many as one JSON line each")
+	return cmd
+}
+
+// read completes s by the arguments, and refuses what excludes each other.
+func (s *selection) read(flags *pflag.FlagSet, c *cli.Call, args []string) (err error) {
 	if len(args) == 1 {
 		s.id = args[0]
 		if err := checkID(s.id); err != nil {
@@ -98,25 +119,25 @@ func (s *selection) parse(c *cli.Call) error {
 		}
 	}
 
-	keyed := c.Given("idempotency-key")
+	keyed := flags.Changed("idempotency-key")
 	if keyed {
 		c.UseRecords()
 		if s.id, err = worker.IdempotencyRecord(s.operation, s.scope, s.key); err != nil {
 			return cli.UsageError("--idempotency-key: " + text.Error(err))
 		}
 	}
-	if s.filtered, err = s.given(c); err != nil {
+	if s.filtered, err = s.given(flags, c); err != nil {
 		return err
 	}
-	if s.filtered && !c.Given("limit") {
+	if s.filtered && !flags.Changed("limit") {
 		s.limit = math.MaxInt
 	}
-	return s.check(c, len(args) == 1, keyed)
+	return s.check(flags, len(args) == 1, keyed)
 }
 
 // check refuses flags that exclude each other, or that need another. byID and keyed report an ID and an
 // --idempotency-key on the command line.
-func (s *selection) check(c *cli.Call, byID, keyed bool) error {
+func (s *selection) check(flags *pflag.FlagSet, byID, keyed bool) error {
 	selectors := 0
 	for _, given := range []bool{byID, keyed, s.unfinished, s.uncertain, s.abandoned, s.summary, s.filtered} {
 		if given {
@@ -129,20 +150,16 @@ func (s *selection) check(c *cli.Call, byID, keyed bool) error {
 	case selectors > 1:
 		return cli.UsageError("an ID, --idempotency-key, --unfinished, --uncertain, --abandoned, --summary " +
 			"and a filter exclude each other")
-	case keyed != c.Given("scope") || c.Given("operation") && !keyed:
+	case keyed != flags.Changed("scope") || flags.Changed("operation") && !keyed:
 		return cli.UsageError("--idempotency-key needs --scope, and --scope and --operation need --idempotency-key")
-	case keyed && c.Given("kind"):
+	case keyed && flags.Changed("kind"):
 		return cli.UsageError("--idempotency-key and --kind exclude each other: name the kind do in KINDS")
 	}
 	return nil
 }
 
-// Status shows one analysis with input and result, many without, or the backlog.
-func Status(ctx context.Context, c *cli.Call) (err error) {
-	var s selection
-	if err := s.parse(c); err != nil {
-		return err
-	}
+// show reads and prints what s selects.
+func (s *selection) show(ctx context.Context, c *cli.Call) (err error) {
 	cl, err := connect(ctx, c, noQueue)
 	if err != nil {
 		return err
@@ -152,7 +169,7 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 
 	switch {
 	case s.id != "":
-		err := cl.showOne(ctx, c, &s)
+		err := cl.showOne(ctx, c, s)
 		if s.key != "" && errors.Is(err, lease.ErrNotFound) {
 			return fmt.Errorf("no record of the Idempotency-Key %q in collection %s of project %s: check --scope and "+
 				"--operation; or the key was never used, or its record has expired",
@@ -162,7 +179,7 @@ func Status(ctx context.Context, c *cli.Call) (err error) {
 	case s.summary:
 		return cl.summarize(ctx, c)
 	}
-	return cl.showMany(ctx, c, &s)
+	return cl.showMany(ctx, c, s)
 }
 
 // unfinished reads up to limit unfinished analyses. Analyses that recovery cannot find come last, and take

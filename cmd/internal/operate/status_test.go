@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -52,9 +53,9 @@ func TestAMissingIndexIsExplained(t *testing.T) {
 	if errors.Join(err, hostErr) == nil && operator() != u.Username+"@"+host {
 		t.Error(operator())
 	}
-	c := cli.NewCall(cli.Command{}, nil, cli.Streams{}, func(string) (string, bool) { return "9", true })
+	c := &cli.Call{Lookup: func(string) (string, bool) { return "9", true }}
 	for _, limit := range []int{1, maxListed} {
-		if got, err := consoleAddress(c, ConsoleOptions{Limit: limit}, "127.0.0.1", 65535); got != "127.0.0.1:65535" || err != nil {
+		if got, err := consoleAddress(&pflag.FlagSet{}, c, ConsoleOptions{Limit: limit}, "127.0.0.1", 65535); got != "127.0.0.1:65535" || err != nil {
 			t.Errorf("%d: %s, %v", limit, got, err)
 		}
 	}
@@ -72,7 +73,7 @@ func TestTheTableHasAnAnalysisARow(t *testing.T) {
 	spent.Status, spent.Error, spent.LastError = "FAILED", &analysislock.Error{Code: "attempts_exhausted"}, &analysislock.Error{Code: "stalled"}
 	ready.Status, ready.UpdatedAt, ready.Progress = "READY", time.Time{}, nil
 	var out strings.Builder
-	printTable(cli.NewCall(cli.Command{}, nil, cli.Streams{Out: &out}, nil), []analysislock.Analysis{held, waits, bad, old, ready, spent})
+	printTable(&cli.Call{Streams: cli.Streams{Out: &out}}, []analysislock.Analysis{held, waits, bad, old, ready, spent})
 	const want = `ID       STATUS      TRY  DONE   UPDATED  LOCK                              ERROR
 long-id  PROCESSING  10   100 %  59m59s   held by work…0f/ABCD, 4m59s left  last: analyzer_failed
 w        QUEUED      10   100 %  59m59s   waits, 5m0s left
@@ -90,7 +91,7 @@ long-id  FAILED      10   100 %  59m59s                                     atte
 func TestTheMessageOfAnAttemptIsCutOnlyForATerminal(t *testing.T) {
 	message := strings.Repeat("frame ", 40) + "KeyError"
 	var out strings.Builder
-	printHistory(cli.NewCall(cli.Command{}, nil, cli.Streams{Out: &out}, nil), &shownAnalysis{Analysis: analysislock.Analysis{
+	printHistory(&cli.Call{Streams: cli.Streams{Out: &out}}, &shownAnalysis{Analysis: analysislock.Analysis{
 		History: []analysislock.Attempt{{Number: 1, Outcome: "retry", Code: "analyzer_failed", Message: message}},
 	}})
 	if !strings.Contains(out.String(), "         analyzer_failed: "+message+"\n") {
@@ -109,7 +110,7 @@ func TestWhereNothingIsReadOnlyTheReasonIsPrinted(t *testing.T) {
 		},
 	} {
 		var out strings.Builder
-		d.print(cli.NewCall(cli.Command{}, nil, cli.Streams{Out: &out}, nil))
+		d.print(&cli.Call{Streams: cli.Streams{Out: &out}})
 		if out.String() != want {
 			t.Errorf("%s; want %s", &out, want)
 		}

@@ -10,6 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/printable"
@@ -40,21 +43,39 @@ type submitted struct {
 
 // Submit creates an analysis for each file and books its delivery. The id of an
 // analysis is made from its name and content, so submitting it again changes nothing.
-func Submit(ctx context.Context, c *cli.Call) (err error) {
-	input := c.Flags.String("input", "",
-		"submit this JSON `value`; @FILE reads it from a file, - from standard input")
-	id := c.Flags.String("id", "", "the analysis `id`; by default a hash of the file name and content")
-	wait := c.Flags.Bool("wait", false, "wait for the results; exit 1 if any analysis is FAILED")
-	c.TakesKind(firstKind)
-	c.TakesJSON("print one JSON line for each analysis, with --wait at its end; progress goes to standard error")
-	files, err := c.Parse(0, -1)
-	if err != nil {
-		return err
+func Submit(lookup cli.Lookup) *cobra.Command {
+	var input, id string
+	var wait bool
+	cmd := &cobra.Command{
+		Use: "submit FILE… | --input JSON", GroupID: cli.RunThem, ValidArgsFunction: cli.Files,
+		Short: "Create analyses and enqueue them",
+		Long:  "The same name and content give the same analysis, so submitting it again changes nothing.",
+		Example: "taskguard submit report.txt notes.md\n" +
+			`taskguard submit --id greeting --input '{"text": "hello"}' --wait`,
+		Annotations: cli.Reads(queueVariables),
+		RunE: func(cmd *cobra.Command, files []string) error {
+			c := cli.NewCall(cmd, lookup)
+			if len(files) == 0 && !cmd.Flags().Changed("input") {
+				return cli.MissingArgument(cmd)
+			}
+			docs, err := submission(cmd.Flags(), c, files, input, id)
+			if err != nil {
+				return err
+			}
+			return submitAll(cmd.Context(), c, docs, wait)
+		},
 	}
-	docs, err := submission(c, files, *input, *id)
-	if err != nil {
-		return err
-	}
+	flags := cmd.Flags()
+	flags.StringVar(&input, "input", "", "submit this JSON `value`; @FILE reads it from a file, - from standard input")
+	flags.StringVar(&id, "id", "", "the analysis `id`; by default a hash of the file name and content")
+	flags.BoolVar(&wait, "wait", false, "wait for the results; exit 1 if any analysis is FAILED")
+	cli.TakesKind(cmd, lookup, firstKind)
+	cli.TakesJSON(cmd, "print one JSON line for each analysis, with --wait at its end; progress goes to standard error")
+	return cmd
+}
+
+// submitAll submits the documents, and with wait follows them to their end.
+func submitAll(ctx context.Context, c *cli.Call, docs []Document, wait bool) (err error) {
 	cl, err := connect(ctx, c, submitQueue)
 	if err != nil {
 		return err
@@ -71,7 +92,7 @@ func Submit(ctx context.Context, c *cli.Call) (err error) {
 		}
 		all = append(all, s)
 		switch {
-		case *wait:
+		case wait:
 			show.Print("%s", s)
 		case c.JSON:
 			_ = c.PrintJSON(s) // cli.Run reports its error
@@ -83,29 +104,27 @@ func Submit(ctx context.Context, c *cli.Call) (err error) {
 	if slices.ContainsFunc(all, func(s *submitted) bool { return s.Other }) {
 		return errors.New("an analysis with this id exists with another input: choose another --id")
 	}
-	if *wait {
+	if wait {
 		return follow(ctx, c, cl, show, all)
 	}
 	return nil
 }
 
 // submission returns the documents that the command line names.
-func submission(c *cli.Call, files []string, input, id string) ([]Document, error) {
+func submission(flags *pflag.FlagSet, c *cli.Call, files []string, input, id string) ([]Document, error) {
 	switch {
-	case !c.Given("input") && len(files) == 0:
-		return nil, c.MissingArgument()
-	case c.Given("input") && len(files) > 0:
+	case flags.Changed("input") && len(files) > 0:
 		return nil, cli.UsageError("--input and files exclude each other")
-	case c.Given("id") && len(files) > 1:
+	case flags.Changed("id") && len(files) > 1:
 		return nil, cli.UsageError("--id is for one analysis")
 	}
-	if c.Given("id") {
+	if flags.Changed("id") {
 		if err := checkID(id); err != nil {
 			return nil, cli.UsageError("--id: " + err.Error())
 		}
 	}
 
-	if c.Given("input") {
+	if flags.Changed("input") {
 		text, err := readInput(c.In, input)
 		if err != nil {
 			return nil, fmt.Errorf("--input %s: %w", printable.Line(input), err)
