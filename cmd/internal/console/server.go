@@ -36,6 +36,7 @@ type Options struct {
 	Place    string        // shown in the page's header: project, database and collection
 	Project  string        // Google Cloud project with the workers' log lines; empty: no page links them
 	Root     string        // the path under which the caller serves the pages and which it strips; empty: /
+	Called   bool          // no deliveries run the work, but its callers, as that of Do
 	Kinds    []Kind        // all kinds with their pages; several are linked in the header
 	Lock     lease.Policy  // the workers' policy
 	Fields   repo.Fields   // the vocabulary of the documents
