@@ -74,7 +74,7 @@ var assets embed.FS
 
 // pages are parsed once; they are part of the program. Each Server executes a clone.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
-	"legible": printable.Line, "shorten": shorten, "span": span, "age": age, "stamp": stamp,
+	"legible": printable.Line, "shorten": shorten, "span": span, "age": age, "stamp": stamp, "utc": utc,
 	"clock": clock, "ms": time.Time.UnixMilli, "number": number, "took": took, "message": message, "headline": headline,
 	"repeats": strings.HasSuffix, "root": func() string { return "" },
 }).ParseFS(assets, "assets/*.html"))
@@ -121,6 +121,7 @@ func (s *Server) routes() {
 	for _, v := range verbs {
 		if v.Name == Requeue || v.Name == Cancel { // only these two have a change of all
 			change("/all/"+string(v.Name), s.all(v), s.all(v))
+			change("/selected/"+string(v.Name), func(echo.Context) error { return noneSelected }, s.selected(v))
 		}
 		change("/"+string(v.Name), s.confirm(v), s.change(v))
 	}
@@ -201,6 +202,8 @@ func loopback(host string) bool {
 // frame contains the data that all pages have.
 type frame struct {
 	Title string
+	Many  string // what the list is called: Analyses, or the name of another kind
+	Kind  string // the name of a kind that a command needs to know; empty: it needs none
 	Place string
 	Kinds []Kind
 	Who   string
@@ -211,7 +214,18 @@ type frame struct {
 
 func (s *Server) frame(c echo.Context, title string) frame {
 	who, _ := c.Get(whoKey).(string)
-	return frame{Title: title, Place: s.o.Place, Kinds: s.o.Kinds, Who: who, Write: s.o.Operator != nil}
+	f := frame{Title: title, Many: "Analyses", Place: s.o.Place, Kinds: s.o.Kinds, Who: who, Write: s.o.Operator != nil}
+	i := slices.IndexFunc(s.o.Kinds, func(k Kind) bool { return k.Root == s.o.Root })
+	if i < 0 {
+		return f
+	}
+	if name := s.o.Kinds[i].Name; name != "analysis" {
+		f.Many = name
+	}
+	if i > 0 { // commands use the first without --kind
+		f.Kind = s.o.Kinds[i].Name
+	}
+	return f
 }
 
 // render answers a page.
