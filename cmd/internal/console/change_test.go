@@ -77,7 +77,9 @@ func TestAConfirmationPageDescribesTheConsequences(t *testing.T) {
 	has(t, page(t, queueless, "/requeue?id=a"), "TASK_QUEUE is not set")
 	text := page(t, s, "/")
 	has(t, rowOf(t, text, "held"), "/cancel?id=held")
-	hasNot(t, rowOf(t, text, "free")+rowOf(t, text, "done"), "/unlock?", "/cancel?")
+	has(t, rowOf(t, text, "free"), "/cancel?id=free", "/requeue?id=free")
+	hasNot(t, rowOf(t, text, "free"), "/unlock?")
+	hasNot(t, rowOf(t, text, "done")+rowOf(t, text, "corrupted"), "/unlock?", "/cancel?", "/requeue?", "checkbox")
 	hasNot(t, rowOf(t, text, "held"), "/unlock?") // it had a heartbeat just now
 	text = page(t, s, "/analysis?id=held")
 	has(t, text, "possible when its worker is silent for 2 min 10 s")

@@ -60,7 +60,7 @@ func TestTheFailuresAreGroupedByTheirCodeAndLine(t *testing.T) {
 			t.Errorf("the order is %s, want %s", got, want)
 		}
 		has(t, page(t, open(t, newSource(), console.Options{}), "/failures"), `id="empty"`)
-		hasNot(t, text, "console.js") // nothing is read until the operator asks
+		hasNot(t, text, "data-poll") // nothing is read until the operator asks
 		hasNot(t, page(t, open(t, source, console.Options{}), "/failures"), "/failures/requeue")
 
 		shared := open(t, source, console.Options{})

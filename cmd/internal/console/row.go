@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -29,9 +30,11 @@ const (
 
 // The groups of analyses that are listed first.
 const (
-	running = "running" // the lock is held
-	waiting = "waiting" // the next attempt is not due yet
-	stuck   = "stuck"   // unfinished, free, and neither updated nor waiting for a TTL and two minutes
+	uncertain = "uncertain" // free, with an act that may have been done
+	stuck     = "stuck"     // unfinished, free, and neither updated nor waiting for a TTL and two minutes
+	waiting   = "waiting"   // the next attempt is not due yet
+	running   = "running"   // the lock is held
+	others    = "others"    // a section of the list, and no group
 )
 
 // noStatus stands for an analysis without a status, in pages and their
@@ -41,7 +44,7 @@ const noStatus = "no status"
 // row is one analysis as templates show it at ReadAt.
 type row struct {
 	analysislock.Analysis
-	Group     string // running, waiting, stuck or empty
+	Group     string // uncertain, stuck, waiting, running or empty
 	Section   string // the section of the page that begins with this row; empty: none begins
 	Key       string // identifies the row on a page
 	State     string // its status, or noStatus
@@ -101,11 +104,32 @@ func (r row) Took() time.Duration {
 	return max(r.UpdatedAt.Sub(r.StartedAt), time.Nanosecond)
 }
 
-// Unlockable reports whether there is a lock to remove whose owner seems to be dead. Without a time
-// of its heartbeat, it does not until the lock expires.
-func (r row) Unlockable() bool {
-	return r.Write && (r.LockState == lockStale || r.LockState == lockHeld && r.Silent(r.Silence))
+// Silent reports whether the owner of a held lock seems to be dead. Without a time of its heartbeat, it does not.
+func (r row) Silent() bool { return r.LockState == lockHeld && r.Analysis.Silent(r.Silence) }
+
+// Unlockable reports whether there is a lock to remove whose owner seems to be dead.
+func (r row) Unlockable() bool { return r.Write && (r.LockState == lockStale || r.Silent()) }
+
+// Listed reports whether the list offers changes: those of a finished analysis that has not failed are on its page.
+func (r row) Listed() bool {
+	return (r.Requeueable() || r.Cancellable()) && !r.Closed() && r.Malformed == nil
 }
+
+// Heading returns the heading above the row; empty: none. What needs attention has one heading, above its causes.
+func (r row) Heading() string {
+	return map[string]string{
+		waiting: "Waiting for the next attempt", running: "Running", others: "Others, the last updated first",
+	}[r.Section]
+}
+
+// Brief returns the id in one line of the list: ids often differ at their end.
+func (r row) Brief() string { return cli.Shorten(printable.Line(r.ID), maxBrief) }
+
+// FormID returns the id as a form sends it: a browser changes the line ends of a field, and shows some characters as others.
+func (r row) FormID() string { return url.QueryEscape(r.ID) }
+
+// maxBrief is how many runes of an id a line of the list has room for.
+const maxBrief = 40
 
 // Requeueable reports whether the analysis may be requeued, and its acts resolved.
 func (r row) Requeueable() bool {

@@ -125,6 +125,7 @@ func (s *Server) routes() {
 	for _, v := range verbs {
 		if v.Name == Requeue || v.Name == Cancel { // only these two have a change of all
 			change("/all/"+string(v.Name), s.all(v), s.all(v))
+			change("/selected/"+string(v.Name), func(echo.Context) error { return noneSelected }, s.selected(v))
 		}
 		change("/"+string(v.Name), s.confirm(v), s.change(v))
 	}
@@ -205,6 +206,8 @@ func loopback(host string) bool {
 // frame contains the data that all pages have.
 type frame struct {
 	Title string
+	Many  string // what the list is called: Analyses, or the name of another kind
+	Kind  string // the name of a kind that a command needs to know; empty: it needs none
 	Place string
 	Kinds []Kind
 	Who   string
@@ -215,7 +218,18 @@ type frame struct {
 
 func (s *Server) frame(c echo.Context, title string) frame {
 	who, _ := c.Get(whoKey).(string)
-	return frame{Title: title, Place: s.o.Place, Kinds: s.o.Kinds, Who: who, Write: s.o.Operator != nil}
+	f := frame{Title: title, Many: "Analyses", Place: s.o.Place, Kinds: s.o.Kinds, Who: who, Write: s.o.Operator != nil}
+	i := slices.IndexFunc(s.o.Kinds, func(k Kind) bool { return k.Root == s.o.Root })
+	if i < 0 {
+		return f
+	}
+	if name := s.o.Kinds[i].Name; name != "analysis" {
+		f.Many = name
+	}
+	if i > 0 { // commands use the first without --kind
+		f.Kind = s.o.Kinds[i].Name
+	}
+	return f
 }
 
 // render answers a page.
