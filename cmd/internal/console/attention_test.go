@@ -46,7 +46,7 @@ func TestWhatFailedRecentlyIsALineForEachCause(t *testing.T) {
 	if first := ids(text)[0]; first != "act" {
 		t.Errorf("the first row is %s, want the uncertain one", first)
 	}
-	has(t, rowOf(t, text, "act"), `data-group="uncertain"`, "1 side effect may have happened", `href="/analysis?id=act#acts"`)
+	has(t, rowOf(t, text, "act"), `data-group="uncertain"`, "1 side effect may have happened", `href="/analysis?id=act#answers"`)
 	asked := source.pages[0]
 	if asked.Since.IsZero() { // the list is read first
 		asked = source.pages[1]
