@@ -185,7 +185,7 @@ func TestSimilarIDsAreDistinguishable(t *testing.T) {
 	text := page(t, s, "/")
 	has(t, text, "<bdi>a b</bdi>", `<bdi>a\u00a0b</bdi>`, "<bdi>a\u3000b</bdi>", "<bdi>a  b</bdi>")
 	for _, id := range []string{long + "-1", long + "-2"} {
-		has(t, rowOf(t, text, id), `title="`+id+`"`, "<bdi>"+long[:13]+"…"+id[len(id)-26:]+"</bdi>")
+		has(t, rowOf(t, text, id), `title="`+id+`"`, "<bdi>"+long[:12]+"…"+id[len(id)-23:]+"</bdi>")
 	}
 }
 

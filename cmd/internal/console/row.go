@@ -128,8 +128,8 @@ func (r row) Brief() string { return cli.Shorten(printable.Line(r.ID), maxBrief)
 // FormID returns the id as a form sends it: a browser changes the line ends of a field, and shows some characters as others.
 func (r row) FormID() string { return url.QueryEscape(r.ID) }
 
-// maxBrief is how many runes of an id a line of the list has room for.
-const maxBrief = 40
+// maxBrief is how many runes of an id a line of the list has room for: as many as a UUID has.
+const maxBrief = 36
 
 // Requeueable reports whether the analysis may be requeued, and its acts resolved.
 func (r row) Requeueable() bool {
