@@ -98,7 +98,9 @@ type verb struct {
 
 var (
 	requeue = verb{Requeue, "Requeue", "Requeued"}
-	verbs   = []verb{{Unlock, "Unlock", "Unlocked"}, requeue, {Cancel, "Cancel", "Cancelled"}, {Resolve, "Resolve", "Resolved"}}
+	verbs   = []verb{
+		{Unlock, "Unlock", "Unlocked"}, requeue, {Cancel, "Cancel", "Cancelled"}, {Resolve, "Resolve", "Resolved"},
+	}
 )
 
 // notice describes the change that led to this page. It returns only fixed texts, because anybody

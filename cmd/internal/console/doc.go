@@ -23,6 +23,9 @@
 //     show the newest twenty of each code. An analysis that ran out of attempts counts
 //     with the code of its last error. The page has the fifty codes with the most analyses, and
 //     says how many are left out.
+//   - The run times are read only when somebody opens their page, for all at most every five minutes,
+//     and less often if that costs more than five reads a second: up to 100 analyses of each of 24 hours. A
+//     page that shows a sample says so.
 //   - Progress and the history of attempts are part of each reading. Only the page of one
 //     analysis reads its checkpoint, and shows whether there is one, not its contents.
 //   - Inputs and results are read only on request, and are sent as text, cut at 64 KiB.

@@ -70,8 +70,8 @@ var causes = []struct {
 		"Refused: it has no uncertain act of that name. Perhaps it was answered before, or an attempt runs. " +
 			"Nothing is changed."},
 	{analysislock.ErrAllActs, http.StatusConflict,
-		"Refused: * stands for all acts, because their records were overwritten. Look each of them up. If none was done, " +
-			"choose that. Else complete the work by hand. Nothing is changed."},
+		"Refused: * stands for all acts, because their records were overwritten. Look each of them up. If none was " +
+			"done, choose that. Else complete the work by hand. Nothing is changed."},
 }
 
 // refusalOf returns the answer to an error of the documents or an Operator.
