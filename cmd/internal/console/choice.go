@@ -26,7 +26,8 @@ type choice struct {
 func (s *Server) chosen(c echo.Context) (choice, error) {
 	q := c.QueryParam
 	ch := choice{
-		State: q("state"), Code: q("code"), Since: q("since"), Older: q("older"), Search: q("q"), After: q("after"), Sort: q("sort"),
+		State: q("state"), Code: q("code"), Since: q("since"), Older: q("older"), Search: q("q"), After: q("after"),
+		Sort: q("sort"),
 	}
 	answer := badValue
 	for _, text := range []string{ch.Since, ch.Older} {

@@ -125,8 +125,7 @@ func (r row) Heading() string {
 // Brief returns the id in one line of the list: ids often differ at their end.
 func (r row) Brief() string { return cli.Shorten(printable.Line(r.ID), maxBrief) }
 
-// FormID returns the id as a form sends it: a browser changes the line ends of a field, and shows some characters as
-// others.
+// FormID returns the id as a form sends it: a browser changes the line ends of a field, and drops some characters.
 func (r row) FormID() string { return url.QueryEscape(r.ID) }
 
 // maxBrief is how many runes of an id a line of the list has room for: as many as a UUID has.

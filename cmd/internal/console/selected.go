@@ -81,7 +81,8 @@ func (s *Server) selected(v verb) echo.HandlerFunc {
 			defer s.forget()
 		}
 		p.Picks = s.picks(ctx, v.Name, ids, seen, p.Who)
-		slices.SortStableFunc(p.Picks, func(a, b pick) int { return cmp.Compare(a.Left, b.Left) }) // what is left alone comes last
+		leftLast := func(a, b pick) int { return cmp.Compare(a.Left, b.Left) } // what is left alone comes last
+		slices.SortStableFunc(p.Picks, leftLast)
 		for i := range p.Picks {
 			pick := &p.Picks[i]
 			if pick.Left+pick.Note != "" {
