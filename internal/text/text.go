@@ -12,12 +12,14 @@ func Head(s string, limit int) string { return strings.ToValidUTF8(s[:min(limit,
 // Tail returns the end of s: valid UTF-8 of at most limit bytes. Invalid bytes are dropped.
 func Tail(s string, limit int) string { return strings.ToValidUTF8(s[max(0, len(s)-limit):], "") }
 
+// Gap stands for the middle that Middle leaves out.
+const Gap = " … "
+
 // Middle returns s without its middle: valid UTF-8 of at most limit bytes. It keeps both ends,
 // because a traceback has its cause at the end.
 func Middle(s string, limit int) string {
-	const gap = " … "
-	if half := (limit - len(gap)) / 2; half > 0 && len(s) > limit {
-		s = Head(s, half) + gap + Tail(s, half)
+	if half := (limit - len(Gap)) / 2; half > 0 && len(s) > limit {
+		s = Head(s, half) + Gap + Tail(s, half)
 	}
 	return Head(s, limit)
 }

@@ -82,6 +82,9 @@ func (d *Analysis) Uncounted() int {
 	return 0
 }
 
+// Kept returns what a history keeps of the message of an error: at most 256 bytes, without its middle.
+func Kept(message string) string { return text.Middle(message, maxHistoryMessage) }
+
 // end records how the attempt of the lock's token ended, and returns its entry. It returns nil if the
 // history has none, or has another end of it.
 func (d *Analysis) end(now time.Time, outcome, code, message string) *Attempt {
@@ -92,7 +95,7 @@ func (d *Analysis) end(now time.Time, outcome, code, message string) *Attempt {
 	d.History = slices.Clone(d.History) // other analyses share it
 	attempt := &d.History[n-1]
 	attempt.EndedAt, attempt.Outcome, attempt.Code = now.Truncate(time.Millisecond), outcome, BoundCode(code)
-	attempt.Message = text.Middle(message, maxHistoryMessage)
+	attempt.Message = Kept(message)
 	return attempt
 }
 

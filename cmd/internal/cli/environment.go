@@ -62,6 +62,9 @@ func (p Place) String() string {
 	return text
 }
 
+// Called reports whether no deliveries run the work of the kind, but calls of Do and Idempotent.
+func (p Place) Called() bool { return p.Name == records.Name }
+
 // Other returns the name of the kind, or "" if it is analysis.
 func (p Place) Other() string {
 	if p.Name == analysis {

@@ -98,7 +98,9 @@ type verb struct {
 
 var (
 	requeue = verb{Requeue, "Requeue", "Requeued"}
-	verbs   = []verb{{Unlock, "Unlock", "Unlocked"}, requeue, {Cancel, "Cancel", "Cancelled"}, {Resolve, "Resolve", "Resolved"}}
+	verbs   = []verb{
+		{Unlock, "Unlock", "Unlocked"}, requeue, {Cancel, "Cancel", "Cancelled"}, {Resolve, "Resolve", "Resolved"},
+	}
 )
 
 // notice describes the change that led to this page. It returns only fixed texts, because anybody
@@ -118,6 +120,7 @@ type confirmPage struct {
 	Verb     verb
 	Analysis row
 	Act      act    // the act to resolve
+	Answer   string // the answer that is chosen: done, not_done or empty
 	Result   string // the result as the operator entered it
 	Books    bool
 	Problem  string // why the last confirmation changed nothing
@@ -175,7 +178,7 @@ func (s *Server) confirmation(c echo.Context, v verb) (p confirmPage, err error)
 	if i < 0 {
 		return p, refusalOf(analysislock.ErrNotUncertain, p.Back)
 	}
-	p.Act, p.Action = acts[i], p.Action+"&name="+url.QueryEscape(name)
+	p.Act, p.Action, p.Answer = acts[i], p.Action+"&name="+url.QueryEscape(name), c.QueryParam("answer")
 	return p, nil
 }
 
@@ -213,7 +216,8 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 		}
 		change, err := p.confirmed(r)
 		if err != nil {
-			p.Problem, p.Result = "Nothing was changed: "+err.Error()+".", r.PostFormValue("result")
+			p.Problem = "Nothing was changed: " + err.Error() + "."
+			p.Answer, p.Result = r.PostFormValue("answer"), r.PostFormValue("result")
 			return s.render(c, http.StatusBadRequest, "confirm", p)
 		}
 

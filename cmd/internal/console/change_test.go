@@ -77,10 +77,12 @@ func TestAConfirmationPageDescribesTheConsequences(t *testing.T) {
 	has(t, page(t, queueless, "/requeue?id=a"), "TASK_QUEUE is not set")
 	text := page(t, s, "/")
 	has(t, rowOf(t, text, "held"), "/cancel?id=held")
-	hasNot(t, rowOf(t, text, "free")+rowOf(t, text, "done"), "/unlock?", "/cancel?")
+	has(t, rowOf(t, text, "free"), "/cancel?id=free", "/requeue?id=free")
+	hasNot(t, rowOf(t, text, "free"), "/unlock?")
+	hasNot(t, rowOf(t, text, "done")+rowOf(t, text, "corrupted"), "/unlock?", "/cancel?", "/requeue?", "checkbox")
 	hasNot(t, rowOf(t, text, "held"), "/unlock?") // it had a heartbeat just now
 	text = page(t, s, "/analysis?id=held")
-	has(t, text, "Requeue is refused while it is locked: cancel it first", "Unlock appears if its worker is silent for 2 min 10 s")
+	has(t, text, "possible when its worker is silent for 2 min 10 s")
 	hasNot(t, text, "/requeue?id=held", "/unlock?id=held")
 	hasNot(t, page(t, s, "/analysis?id=done"), "/cancel?id=done")
 
@@ -101,7 +103,7 @@ func TestARequeueContinuesFromTheCheckpointUnlessTheOperatorChoosesTheBeginning(
 	resumable.Checkpoint = &analysislock.Checkpoint{Value: "secret position"}
 	locked.Checkpoint = resumable.Checkpoint
 	s, h := writable(t, newSource(resumable, locked, analysis("without", "FAILED")))
-	const choice = `type="checkbox" id="fresh" name="fresh" value="yes"`
+	const choice = `id="fresh" class="danger" name="fresh" value="yes"`
 	text := page(t, s, "/requeue?id=a")
 	has(t, text, choice, "It continues from its checkpoint")
 	for _, other := range []string{"/requeue?id=without", "/requeue?id=held", "/unlock?id=a", "/cancel?id=a"} {
@@ -333,13 +335,23 @@ func TestAnUncertainActIsShownAndResolved(t *testing.T) {
 		s, h := writable(t, newSource(acting("a", "FAILED"), analysis("other", "FAILED")))
 		one, failures := page(t, s, "/analysis?id=a"), page(t, s, "/failures")
 		for _, text := range []string{one, failures} {
-			has(t, text, `data-act="charge"`, orchestrator.ActKey("s", "a", "charge"), "may have been done", ">2 h</span> ago</span>, token 2", `href="/resolve?id=a&amp;name=charge"`)
+			has(t, text, `data-act="charge"`, orchestrator.ActKey("s", "a", "charge"), "may have been done", ">2 h</span> ago</span>, token 2", `href="/resolve?id=a&amp;name=charge`)
 			hasNot(t, text, "secret receipt", "name=mail")
 		}
-		has(t, one, `data-act="mail"`)
+		has(t, one, `data-act="mail"`, `name=charge&amp;answer=done"`, "no run does it again", `name=charge&amp;answer=not_done"`, "it happens twice")
+		if order := regexp.MustCompile(`id="(why|answers|facts)"`).FindAllString(one, -1); len(order) != 3 || order[1] != `id="answers"` {
+			t.Errorf("the order is %s, want the answers before the facts", order)
+		}
 		hasNot(t, failures, `data-act="mail"`, "id=other")
 		hasNot(t, page(t, s, "/analysis?id=other"), "data-act=")
 
+		for _, chosen := range []string{"done", "not_done", ""} {
+			has(t, page(t, s, path+"&answer="+chosen), "You do not know?", "it happens twice")
+			checked := regexp.MustCompile(`value="(\w*)"[^>]* checked`).FindStringSubmatch(page(t, s, path+"&answer="+chosen) + `value="" checked`)[1]
+			if checked != chosen {
+				t.Errorf("%q is chosen, want %q", checked, chosen)
+			}
+		}
 		text := page(t, s, path)
 		has(t, text, "its state becomes QUEUED", "A delivery is booked", "The log names <bdi>operator-1</bdi>", `action="/resolve?id=a&amp;name=charge"`)
 		form := hidden(t, text).Encode()
@@ -433,6 +445,7 @@ func TestAnActThatIsNotUncertainAnyMoreIsNotResolved(t *testing.T) {
 	source.put(again)
 	text := page(t, s, "/analysis?id=a")
 	has(t, text, "under way")
-	hasNot(t, text, "/resolve?", "may have been done")
+	has(t, text, `aria-label="Acts that may have been done" hidden>`)
+	hasNot(t, text, "/resolve?", "</svg>may have been done")
 	hasNot(t, page(t, open(t, newSource(acting("a", "FAILED")), console.Options{}), "/analysis?id=a"), "/resolve?")
 }

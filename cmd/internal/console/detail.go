@@ -10,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"taskguard/cmd/internal/printable"
+	"taskguard/cmd/internal/why"
 	"taskguard/internal/text"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -23,6 +24,7 @@ const maxContents = 64 << 10
 type detailPage struct {
 	frame
 	Analysis row
+	Why      string // why it does not run, or what happens next
 	Notice   string // what the operator has just changed
 	ReadAt   string
 	Contents []contents // input and result; empty: not shown
@@ -60,6 +62,7 @@ func (s *Server) detail(c echo.Context) error {
 	if p.Analysis.KeyState, err = s.keyState(c.Request().Context(), &a, true); err != nil {
 		return refusalOf(err, "")
 	}
+	p.Why = why.Of(&a, why.Options{Lock: s.o.Lock, Key: p.Analysis.KeyState, Called: s.o.Called}).Text
 	p.Poll, p.Live = address("/analysis", id), liveAt(a.ReadAt)
 	if all {
 		p.Contents = []contents{printed("Input", a.Input), printed("Result", a.Result)}

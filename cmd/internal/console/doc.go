@@ -10,8 +10,10 @@
 //   - No page waits for another one's read. In an outage a page is answered at once with what
 //     was read before; if nothing was, after 5 s.
 //   - The pages of a list have each analysis once if it is not updated meanwhile: analyses that
-//     run, wait for their next attempt or are stuck, up to the Limit of each, at the top of the
-//     first page, and all others by their last update.
+//     are uncertain, stuck, wait for their next attempt or run at the top of the first page, up to 50 uncertain
+//     ones and the Limit of each of the others, and all others by their last update. Above them is a line for
+//     each cause of the last 50 failures of three hours. Both are read every 32 s.
+//   - A page says whether its sorting is of all analyses or of those that it shows.
 //   - A page asks every four seconds, and only while it is visible. All pages with the same
 //     filter share one read of what they show, at most every eight seconds; all pages share
 //     the counts, at most every sixteen. Nothing is read when no page asks.
@@ -21,6 +23,9 @@
 //     show the newest twenty of each code. An analysis that ran out of attempts counts
 //     with the code of its last error. The page has the fifty codes with the most analyses, and
 //     says how many are left out.
+//   - The run times are read only when somebody opens their page, for all at most every five minutes,
+//     and less often if that costs more than five reads a second: up to 100 analyses of each of 24 hours. A
+//     page that shows a sample says so.
 //   - Progress and the history of attempts are part of each reading. Only the page of one
 //     analysis reads its checkpoint, and shows whether there is one, not its contents.
 //   - Inputs and results are read only on request, and are sent as text, cut at 64 KiB.
@@ -35,11 +40,13 @@
 //     after a dry run. It takes no more than this number, none that was updated since, and none
 //     that is held. Each is changed only if it is as it was listed. The changes are made during
 //     the request, within about 20 s, and nothing goes on afterwards.
+//   - Selected analyses are confirmed with the state of each, and each is changed only if it still is in that state.
+//     A form changes at most 200. After a delivery that could not be booked, no further change begins.
 //   - A stop waits for a change. Any instance accepts the form of any other.
 //   - A value that no analysis has is refused before anything is read, and so is a request that
 //     a page of another site makes, unless it leads the browser's window here.
 //   - A caller who is refused learns nothing about the analyses; the log has the reason.
-//   - Without JavaScript everything works except the updates.
+//   - Without JavaScript everything works except the updates, local times, and selecting all rows at once.
 //
 // # What is not guaranteed
 //

@@ -34,6 +34,13 @@ var (
 		message: "Another site's page has asked for this. Open the console by its address or by a link."}
 	badValue = refusal{code: http.StatusBadRequest,
 		message: "The address has a value that is not UTF-8 or is too long."}
+	wrongSort = refusal{code: http.StatusBadRequest,
+		message: "The list cannot be sorted like this. Click the name of a column instead."}
+	noneSelected = refusal{code: http.StatusBadRequest,
+		message: "No analysis is selected. Select some in the list first. Nothing is changed."}
+	tooManySelected = refusal{code: http.StatusBadRequest,
+		message: "You can change at most 200 selected analyses at once. To change more, filter the list and change " +
+			"all that match. Nothing is changed."}
 	noFilter = refusal{code: http.StatusBadRequest,
 		message: "The address needs a state, a code or a time, and no id. Nothing is changed."}
 	readOnly = refusal{code: http.StatusForbidden,
@@ -63,8 +70,8 @@ var causes = []struct {
 		"Refused: it has no uncertain act of that name. Perhaps it was answered before, or an attempt runs. " +
 			"Nothing is changed."},
 	{analysislock.ErrAllActs, http.StatusConflict,
-		"Refused: * stands for all acts, because their records were overwritten. Look each of them up. If none was done, " +
-			"choose that. Else complete the work by hand. Nothing is changed."},
+		"Refused: * stands for all acts, because their records were overwritten. Look each of them up. If none was " +
+			"done, choose that. Else complete the work by hand. Nothing is changed."},
 }
 
 // refusalOf returns the answer to an error of the documents or an Operator.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -36,8 +37,11 @@ type failuresPage struct {
 // group is a code with the lines that the messages of its newest analyses have.
 type group struct {
 	repo.Failure
-	Cancelled bool // operators have cancelled all of Newest
+	Key       string // identifies it on the page
+	Cancelled bool   // operators have cancelled all of Newest
+	Uncertain bool   // its acts may have been done: a requeue does not answer them
 	Lines     []*line
+	Last      row // its last updated analysis
 }
 
 // failed returns how many have failed, by which the groups are sorted.
@@ -50,15 +54,22 @@ func (g group) failed() int64 {
 
 // line is the headline of a message with the number of the analyses that have it.
 type line struct {
-	Text   string
-	N      int64
-	Newest row
+	Text               string
+	N                  int64
+	Newest             row
+	analysislock.Error // of Newest
 }
+
+// More reports whether the message has more than the headline.
+func (l line) More() bool { return strings.TrimSpace(message(l.Message)) != l.Text }
 
 // newGroup returns the group of one code. It counts the newest analyses by the headline of their
 // message, and puts the most frequent headline first. Each headline links its newest analysis.
 func (s *Server) newGroup(failure *repo.Failure, now time.Time) group {
-	g := group{Failure: *failure, Cancelled: failure.Code == analysislock.Cancelled}
+	g := group{
+		Failure: *failure, Key: key(failure.Code), Cancelled: failure.Code == analysislock.Cancelled,
+		Uncertain: failure.Code == analysislock.ActUncertain, Last: s.newRow(&failure.Newest[0], now),
+	}
 	lines := map[string]*line{}
 
 	for i := range failure.Newest { // the newest first
@@ -66,7 +77,7 @@ func (s *Server) newGroup(failure *repo.Failure, now time.Time) group {
 		g.Cancelled = g.Cancelled && a.Lock.FinishedBy == analysislock.Operator
 		text := headline(a.Cause().Message)
 		if lines[text] == nil {
-			lines[text] = &line{Text: text, Newest: s.newRow(a, now)}
+			lines[text] = &line{Text: text, Newest: s.newRow(a, now), Error: *a.Cause()}
 			g.Lines = append(g.Lines, lines[text])
 		}
 		lines[text].N++

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -12,97 +11,43 @@ import (
 	"github.com/labstack/echo/v4"
 	"golang.org/x/sync/errgroup"
 
-	"taskguard/cmd/internal/cli"
-	"taskguard/cmd/internal/printable"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
-
-// choice selects the analyses that a page shows, as its address does.
-type choice struct {
-	State, Code  string // empty: all
-	Cause        bool   // Code is the code of a group on the page of failures
-	Since, Older string // times, in the form that cli.ParseTime reads
-	Search       string // the beginning of the id; if it is not empty, nothing else is compared
-	After        string // where the page begins; empty: the first page
-}
-
-// chosen returns the choice of a request. It refuses values that no analysis has.
-func (s *Server) chosen(c echo.Context) (choice, error) {
-	q := c.QueryParam
-	ch := choice{
-		State: q("state"), Code: q("code"), Since: q("since"), Older: q("older"), Search: q("q"), After: q("after"),
-	}
-	answer := badValue
-	for _, text := range []string{ch.Since, ch.Older} {
-		if _, err := cli.ParseTime(text); err != nil && text != "" {
-			answer.message = "“" + shorten(printable.Line(text)) + "” is no time: " + err.Error() + "."
-			return ch, answer
-		}
-	}
-	if ch.State != "" && len(ch.State) <= maxValue {
-		status, err := cli.ParseStatus(s.o.Fields, ch.State)
-		if err != nil {
-			answer.message = printable.Line(err.Error()) + "."
-			return ch, answer
-		}
-		ch.State = status
-	}
-
-	switch {
-	case ch.Search != "" && analysislock.CheckID(ch.Search) != nil:
-		return ch, refusalOf(analysislock.CheckID(ch.Search), "")
-	case len(ch.State) > maxValue || len(ch.Code) > maxValue:
-		return ch, badValue
-	}
-	return ch, nil
-}
-
-// maxValue bounds a value of an address, in bytes, as Firestore bounds an id.
-const maxValue = 1500
-
-// narrow reports whether c selects by more than an id, so that a change of all is offered.
-func (c choice) narrow() bool { return c.Search == "" && c.State+c.Code+c.Since+c.Older != "" }
-
-// query returns c as part of an address.
-func (c choice) query() string {
-	v := url.Values{}
-	for name, value := range map[string]string{
-		"state": c.State, "code": c.Code, "since": c.Since, "older": c.Older, "q": c.Search, "after": c.After,
-	} {
-		if value != "" {
-			v.Set(name, value)
-		}
-	}
-	return "?" + v.Encode()
-}
-
-// at returns the filter of c at now.
-func (c choice) at(now time.Time) repo.Filter {
-	f := repo.Filter{Status: c.State, Code: c.Code, Prefix: c.Search, Cause: c.Cause}
-	if since, err := cli.ParseTime(c.Since); err == nil {
-		f.Since = since(now)
-	}
-	if olderThan, err := cli.ParseTime(c.Older); err == nil {
-		f.Before = olderThan(now)
-	}
-	return f
-}
 
 // listPage is a page of many analyses.
 type listPage struct {
 	frame
 	choice
-	Filtered bool // choice leaves out some analyses
-	Bulk     bool // all that choice selects may be changed
-	Rows     []row
-	Oldest   *row // the unfinished analysis that was created first
-	Pills    []pill
-	Tally    live         // how old the numbers of the Pills are
-	First    string       // the query of the first page
-	Next     string       // the query of the next page
-	Backlog  repo.Backlog // only without a filter; a zero At: never read
-	Counted  live         // how old the Backlog is
+	Filtered  bool      // choice leaves out some analyses
+	Bulk      bool      // all that choice selects may be changed
+	Overview  bool      // this is the first page without a filter
+	Urgent    bool      // Rows begin with analyses that need attention
+	Attention attention // only on an Overview that is not sorted
+	Rows      []row
+	Columns   []column
+	Sorted    *column // nil: not sorted
+	Oldest    *row    // the unfinished analysis that was created first
+	Pills     []pill
+	Statuses  []string     // to choose from
+	Codes     []string     // some codes to choose from
+	Tally     live         // how old the numbers of the Pills are
+	First     string       // the query of the first page
+	Here      string       // the query of this page
+	Next      string       // the query of the next page
+	Unsorted  string       // the query of the first page, not sorted
+	Backlog   repo.Backlog // only on an Overview; a zero At: never read
+	Counted   live         // how old the Backlog is
+	Now       float64      // where in the plot of the Backlog it was read; see readIn
+}
+
+// readIn returns where in its plot a Backlog was read, in intervals from its beginning.
+func readIn(b *repo.Backlog) float64 {
+	n := len(b.Intervals)
+	if n == 0 {
+		return 0
+	}
+	return float64(n-1) + float64(b.At.Sub(b.Intervals[n-1].From))/float64(repo.Step)
 }
 
 // pill is one choice of a state, with the number of its analyses.
@@ -115,10 +60,10 @@ type pill struct {
 
 // view is what one reading for a list returns.
 type view struct {
-	running, waiting, stuck, others []analysislock.Analysis
-	next                            string
-	keys                            map[string]repo.KeyState // by the id of an analysis that is parked
-	readAt                          time.Time
+	uncertain, stuck, waiting, running, others []analysislock.Analysis
+	next                                       string
+	keys                                       map[string]repo.KeyState // by the id of an analysis that is parked
+	readAt                                     time.Time
 }
 
 // totals are the numbers of all analyses and of each of kinds.
@@ -138,10 +83,17 @@ func (s *Server) list(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	p := listPage{frame: s.frame(c, "Analyses"), choice: ch}
-	p.Poll = "/" + ch.query() // this page, and below the first one
+	frame := s.frame(c, "")
+	frame.Title = frame.Many
+	p := listPage{frame: frame, choice: ch, Here: ch.query(), Statuses: kinds}
+	p.Poll = "/" + p.Here
 	ch.After = ""
-	p.Filtered, p.Bulk, p.First = ch != (choice{}), s.o.Operator != nil && ch.narrow(), ch.query()
+	p.First, p.Bulk = ch.query(), s.o.Operator != nil && ch.narrow()
+	p.Columns, p.Sorted = ch.columns()
+	ch.Sort = ""
+	p.Unsorted = ch.query()
+	p.Filtered = ch != (choice{})
+	p.Overview = !p.Filtered && p.After == ""
 
 	ctx, cancel := context.WithTimeout(c.Request().Context(), maxWait)
 	defer cancel()
@@ -151,7 +103,11 @@ func (s *Server) list(c echo.Context) error {
 
 // fill fills p with what was read last, or is read now.
 func (s *Server) fill(ctx context.Context, p *listPage) {
-	r := s.shared(ctx, p.query(), s.o.Every, func(ctx context.Context) (any, error) { return s.view(ctx, p.choice) })
+	asked := p.choice
+	if !asked.allByID() { // what is read is the same in any order
+		asked.Sort = ""
+	}
+	r := s.shared(ctx, asked.query(), s.o.Every, func(ctx context.Context) (any, error) { return s.view(ctx, asked) })
 	all, counted := s.totals(ctx)
 	oldest := s.shared(ctx, "oldest", 2*s.o.Every, func(ctx context.Context) (any, error) {
 		oldest, _, err := s.source.OldestUnfinished(ctx)
@@ -161,18 +117,42 @@ func (s *Server) fill(ctx context.Context, p *listPage) {
 	v, _ := r.value.(view)
 	var now time.Time
 	p.Live, now = r.age(v.readAt)
+	if p.Overview && p.Sort == "" {
+		r := s.shared(ctx, "alarms", 4*s.o.Every, func(ctx context.Context) (any, error) { return s.alarms(ctx) })
+		found, _ := r.value.(alarms)
+		v.uncertain = found.stillUncertain(&v)
+		p.Attention = s.attention(&found, &v, now)
+		if problem, _ := r.age(found.readAt); r.err != nil {
+			p.Attention.Problem = problem.Problem
+		}
+	}
+	if p.Sort == newestFirst { // others alone has all in this order
+		v.running, v.waiting, v.stuck = nil, nil, nil
+	}
 	p.Rows = s.rows(&v, now)
+	if len(p.Rows) > 0 {
+		first := &p.Rows[0]
+		p.Urgent = first.Section == uncertain || first.Section == stuck
+		if first.Section == others && len(p.Attention.Causes) == 0 { // nothing is above them
+			first.Section = ""
+		}
+	}
+	if p.Sorted != nil {
+		p.Sorted.sort(p.Rows)
+	}
+	p.Codes = s.codes(ctx)
 	p.Pills = p.pills(all, counted.fresh())
 	p.Tally, _ = counted.age(time.Time{})
 	if first, _ := oldest.value.(analysislock.Analysis); first.ID != "" && oldest.fresh() && p.After+p.Search == "" {
 		p.Oldest = new(s.newRow(&first, now))
 	}
-	if !p.Filtered && p.After == "" {
+	if p.Overview {
 		r := s.shared(ctx, "backlog", 4*s.o.Every, func(ctx context.Context) (any, error) {
 			return s.source.Backlog(ctx, len(v.stuck))
 		})
 		p.Backlog, _ = r.value.(repo.Backlog)
 		p.Counted, _ = r.age(p.Backlog.At)
+		p.Now = readIn(&p.Backlog)
 	}
 	if v.next != "" {
 		next := p.choice
@@ -229,29 +209,29 @@ func (s *Server) keyStates(ctx context.Context, all []analysislock.Analysis) (ma
 	return states, nil
 }
 
-// rows returns one row for each analysis of v: first the running ones, then the waiting ones, then
-// the stuck ones, then the others.
+// rows returns one row for each analysis of v: first those that need attention, then the waiting ones, then the
+// running ones, then the others.
 func (s *Server) rows(v *view, now time.Time) (rows []row) {
 	listed := map[string]bool{}
 	for _, section := range []struct {
 		name string
 		all  []analysislock.Analysis
-	}{{running, v.running}, {waiting, v.waiting}, {stuck, v.stuck}, {"others", v.others}} {
+	}{{uncertain, v.uncertain}, {stuck, v.stuck}, {waiting, v.waiting}, {running, v.running}, {others, v.others}} {
 		start := len(rows)
 		for i := range section.all {
 			r := s.newRow(&section.all[i], now)
-			if listed[r.ID] {
+			if listed[r.ID] || section.name == waiting && r.Group == running {
 				continue
 			}
 			listed[r.ID] = true
 			r.KeyState = v.keys[r.ID]
-			if section.name == stuck {
-				r.Group = stuck
+			if section.name == stuck || section.name == uncertain {
+				r.Group = section.name
 			}
 			rows = append(rows, r)
 		}
 
-		if len(rows) > start && (start > 0 || section.name != "others") {
+		if len(rows) > start {
 			rows[start].Section = section.name
 		}
 	}

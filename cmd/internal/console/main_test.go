@@ -40,10 +40,12 @@ type memorySource struct {
 	delay       time.Duration    // of each call of Page, Failures and Summary
 	errs        map[string]error // of a method
 	failures    []repo.Failure
+	codes       []string
 	left        int // groups of failures
 	backlog     repo.Backlog
-	failed      int64       // more that are counted
-	filter      repo.Filter // of the last Page, which compares its Code alone
+	failed      int64         // more that are counted
+	filter      repo.Filter   // of the last Page
+	pages       []repo.Filter // of each Page, which compares its Code alone
 }
 
 const ahead = 24 * time.Hour
@@ -131,7 +133,7 @@ func (s *memorySource) Page(ctx context.Context, f repo.Filter, after string, li
 	found, err = s.read("Page", func(d *analysislock.Analysis) bool {
 		return f.Code == "" || d.HasCode(f.Code)
 	})
-	s.change(func() { s.filter = f })
+	s.change(func() { s.filter, s.pages = f, append(s.pages, f) })
 	from, _ := strconv.Atoi(after)
 	found = found[min(from, len(found)):]
 	if len(found) > limit {
@@ -183,6 +185,11 @@ func (s *memorySource) Failures(ctx context.Context, limit int) ([]repo.Failure,
 func (s *memorySource) Uncertain(_ context.Context, limit int) ([]analysislock.Analysis, error) {
 	found, err := s.read("Uncertain", func(d *analysislock.Analysis) bool { return d.OpenActs > 0 && !lease.Held(d.Lock, d.ReadAt) })
 	return found[:min(limit, len(found))], err
+}
+
+func (s *memorySource) Codes(_ context.Context, limit int) (codes []string, err error) {
+	_, err = s.read("Codes", nil)
+	return s.codes[:min(limit, len(s.codes))], err
 }
 
 func (s *memorySource) Count(_ context.Context, f repo.Filter) (int64, error) {
@@ -307,6 +314,16 @@ func ask(t testing.TB, h http.Handler, method, target, body string, header ...st
 			r.Host = header[i+1]
 		}
 	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// askIn sends a form of this console, in a request that ends with ctx.
+func askIn(ctx context.Context, h http.Handler, target string, form url.Values) *httptest.ResponseRecorder {
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://localhost"+target, strings.NewReader(form.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Sec-Fetch-Site", "same-origin")
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	return w

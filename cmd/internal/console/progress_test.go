@@ -17,7 +17,7 @@ func TestTheListShowsTheProgressOfRunningAnalyses(t *testing.T) {
 	running.Progress = &analysislock.Progress{Fraction: &fraction, Message: "page 7 of 17, " + strings.Repeat("x", 900) + " the end"}
 	stale.Progress, wordless.Progress = running.Progress, &analysislock.Progress{Message: "reads"}
 	text := page(t, open(t, newSource(running, stale, wordless), console.Options{Every: quick}), "/")
-	has(t, rowOf(t, text, "running"), `<progress max="100" value="42"`, "42 %", "page 7 of 17", "the end</span>", `data-label="Progress"`)
+	has(t, rowOf(t, text, "running"), `<progress max="100" value="42"`, "42 %", "page 7 of 17", "the end</span>")
 	hasNot(t, rowOf(t, text, "running"), strings.Repeat("x", 64))
 	hasNot(t, rowOf(t, text, "stale"), "<progress", "page 7")
 	has(t, rowOf(t, text, "wordless"), "reads")
@@ -40,14 +40,16 @@ func TestAnAnalysisHasItsProgressAndATimelineOfItsAttempts(t *testing.T) {
 	s := open(t, source, console.Options{Every: quick})
 	text := page(t, s, "/analysis?id=a")
 	has(t, text, `data-poll="/analysis?id=a"`, `data-live="static"`, `id="fact-progress"`, "50 %", "page 7", ">1 min</span> ago")
-	timeline := regexp.MustCompile(`(?s)<li data-outcome=.*?</li>`)
-	for i, want := range [][]string{
-		{`"running"`, "attempt 3, token 9", "w/9", ">10 min</span> ago", `x="833" width="16`},
-		{`"no end recorded"`, "attempt 2, token 8", `title="rev/8/9F2C">rev/8</bdi>, <b`, "delayed 2 times: "},
-		{`"retry"`, "attempt 1, token 7", "w/7", "took 350 ms", "exit_1", "not\nnow", "unlocked by ana at ", "requeued by &lt;me&gt;@here at "},
+	item, bar := regexp.MustCompile(`(?s)<li data-outcome=.*?</li>`), regexp.MustCompile(`(?s)<g data-outcome=.*?</g>`)
+	for i, want := range []struct{ item, bar []string }{
+		{[]string{`"running"`, "attempt 3<", "token 9", "w/9", `for <span data-since=`, ">10 min</span>"}, []string{"attempt 3: running, on w", `x="83.3%"`, `width="16.7%"`}},
+		{[]string{`"no end recorded"`, "attempt 2<", "token 8", `title="rev/8/9F2C">rev/8</bdi>, <b`, "delayed 2 times: "}, []string{"attempt 2: no end recorded, on rev/8, alone<", `class="alone"`}},
+		{[]string{`"retry"`, "attempt 1<", "token 7", "w/7", ">350 ms<", ">exit_1</code>", "unlocked by ana at ", "requeued by &lt;me&gt;@here at "}, []string{"attempt 1: retry, 350 ms, on w<", `x="0.0%"`, `width="0.8%"`}},
 	} {
-		has(t, timeline.FindAllString(text, -1)[i], want...)
+		has(t, item.FindAllString(text, -1)[i], want.item...)
+		has(t, bar.FindAllString(text, -1)[i], want.bar...)
 	}
+	has(t, text, "<pre>not\nnow</pre>")
 	if n := strings.Count(text, "alone</b>") + strings.Count(text, "delayed"); n != 2 {
 		t.Errorf("%d of the attempts ran alone or were delayed, want the second only:\n%s", n, text)
 	}
@@ -56,11 +58,11 @@ func TestAnAnalysisHasItsProgressAndATimelineOfItsAttempts(t *testing.T) {
 	done.History = []analysislock.Attempt{{Number: 1, Token: 9, Owner: "w/9", StartedAt: began, EndedAt: began.Add(time.Minute), Outcome: "failed"}}
 	done.Status, done.Lock = "FAILED", lease.Lease{Token: 9, Finished: true}
 	source.put(done)
-	has(t, timeline.FindString(page(t, s, "/analysis?id=a")), `x="0" width="1000"`)
+	has(t, bar.FindString(page(t, s, "/analysis?id=a")), `x="0.0%"`, `width="100.0%"`)
 	a.Lock.ExpiresAt = storeNow().Add(-time.Second)
 	source.put(a)
-	has(t, timeline.FindString(page(t, s, "/analysis?id=a")), `"no end recorded"`, "token 9")
+	has(t, item.FindString(page(t, s, "/analysis?id=a")), `"no end recorded"`, "token 9")
 	a.Malformed = errOdd
 	source.put(a)
-	has(t, timeline.FindString(page(t, s, "/analysis?id=a")), `"unknown"`, "token 9")
+	has(t, item.FindString(page(t, s, "/analysis?id=a")), `"unknown"`, "token 9")
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -29,9 +30,11 @@ const (
 
 // The groups of analyses that are listed first.
 const (
-	running = "running" // the lock is held
-	waiting = "waiting" // the next attempt is not due yet
-	stuck   = "stuck"   // unfinished, free, and neither updated nor waiting for a TTL and two minutes
+	uncertain = "uncertain" // free, with an act that may have been done
+	stuck     = "stuck"     // unfinished, free, and neither updated nor waiting for a TTL and two minutes
+	waiting   = "waiting"   // the next attempt is not due yet
+	running   = "running"   // the lock is held
+	others    = "others"    // a section of the list, and no group
 )
 
 // noStatus stands for an analysis without a status, in pages and their
@@ -41,7 +44,7 @@ const noStatus = "no status"
 // row is one analysis as templates show it at ReadAt.
 type row struct {
 	analysislock.Analysis
-	Group     string // running, waiting, stuck or empty
+	Group     string // uncertain, stuck, waiting, running or empty
 	Section   string // the section of the page that begins with this row; empty: none begins
 	Key       string // identifies the row on a page
 	State     string // its status, or noStatus
@@ -51,6 +54,8 @@ type row struct {
 	Write     bool          // changes may be made
 	ActKey    func(id, act string) string
 	Silence   time.Duration // an owner without a heartbeat for so long seems to be dead
+	Limit     int           // the attempts that an analysis has; 0: no limit
+	Project   string        // where the workers' log lines are; empty: unknown
 }
 
 // newRow returns the row of a at now, the store's time.
@@ -58,6 +63,7 @@ func (s *Server) newRow(a *analysislock.Analysis, now time.Time) row {
 	r := row{
 		Analysis: *a, Key: key(a.ID), State: cmp.Or(a.Status, noStatus), Kind: kindOf(a.Status),
 		LockState: lockState(a, now), Write: s.o.Operator != nil, ActKey: s.source.ActKey, Silence: s.o.Lock.Silence(),
+		Project: s.o.Project, Limit: s.o.Lock.MaxAttempts,
 	}
 	r.ReadAt = now
 	if a.Status == analysislock.Ready { // another program may not have deleted it
@@ -78,6 +84,11 @@ func (r row) Began() time.Time { return r.Analysis.Began() }
 // Problem returns why the lock cannot be read, or the id cannot be used; empty: none.
 func (r row) Problem() string { return r.Analysis.Problem() }
 
+// Uncertain reports whether it has an act that may have been done.
+func (r row) Uncertain() bool {
+	return slices.ContainsFunc(r.ActRows(), func(a act) bool { return a.Uncertain })
+}
+
 // Since returns the time since t.
 func (r row) Since(t time.Time) time.Duration { return r.ReadAt.Sub(t) }
 
@@ -93,11 +104,32 @@ func (r row) Took() time.Duration {
 	return max(r.UpdatedAt.Sub(r.StartedAt), time.Nanosecond)
 }
 
-// Unlockable reports whether there is a lock to remove whose owner seems to be dead. Without a time
-// of its heartbeat, it does not until the lock expires.
-func (r row) Unlockable() bool {
-	return r.Write && (r.LockState == lockStale || r.LockState == lockHeld && r.Silent(r.Silence))
+// Silent reports whether the owner of a held lock seems to be dead. Without a time of its heartbeat, it does not.
+func (r row) Silent() bool { return r.LockState == lockHeld && r.Analysis.Silent(r.Silence) }
+
+// Unlockable reports whether there is a lock to remove whose owner seems to be dead.
+func (r row) Unlockable() bool { return r.Write && (r.LockState == lockStale || r.Silent()) }
+
+// Listed reports whether the list offers changes: those of a finished analysis that has not failed are on its page.
+func (r row) Listed() bool {
+	return (r.Requeueable() || r.Cancellable()) && !r.Closed() && r.Malformed == nil
 }
+
+// Heading returns the heading above the row; empty: none. What needs attention has one heading, above its causes.
+func (r row) Heading() string {
+	return map[string]string{
+		waiting: "Waiting for the next attempt", running: "Running", others: "Others, the last updated first",
+	}[r.Section]
+}
+
+// Brief returns the id in one line of the list: ids often differ at their end.
+func (r row) Brief() string { return cli.Shorten(printable.Line(r.ID), maxBrief) }
+
+// FormID returns the id as a form sends it: a browser changes the line ends of a field, and drops some characters.
+func (r row) FormID() string { return url.QueryEscape(r.ID) }
+
+// maxBrief is how many runes of an id a line of the list has room for: as many as a UUID has.
+const maxBrief = 36
 
 // Requeueable reports whether the analysis may be requeued, and its acts resolved.
 func (r row) Requeueable() bool {
@@ -115,58 +147,6 @@ func (r row) Parked() bool { return !r.ParkedAt.IsZero() && !r.Lock.Finished }
 // Resumable reports whether the next attempt is given a checkpoint. Only the readings of
 // one analysis have it.
 func (r row) Resumable() bool { return r.Checkpoint != nil && r.Checkpoint.Value != nil }
-
-// attempt is an entry of a timeline. X and Width place it between the start of the first
-// entry and now, or the end of the last one if the analysis is finished, in thousandths.
-type attempt struct {
-	analysislock.Attempt
-	X, Width int64
-}
-
-// Timeline returns the attempts, the newest first. One without an outcome is running if
-// it has the lock; otherwise its worker has crashed, or could not release the lock.
-func (r row) Timeline() (all []attempt) {
-	if len(r.History) == 0 {
-		return nil
-	}
-	start, until := r.History[0].StartedAt, r.ReadAt
-	if r.Lock.Finished {
-		until = cmp.Or(r.History[len(r.History)-1].EndedAt, until)
-	}
-	scale := max(until.Sub(start), time.Second)
-
-	for i := range slices.Backward(r.History) {
-		a := r.History[i]
-		end := cmp.Or(a.EndedAt, r.ReadAt)
-		switch {
-		case a.Outcome != "":
-		case r.LockState == lockMalformed:
-			a.Outcome = "unknown"
-		case r.LockState == lockHeld && a.Token == r.Lock.Token:
-			a.Outcome = running
-		default:
-			a.Outcome, end = "no end recorded", a.StartedAt
-		}
-
-		x := min(max(int64(1000*a.StartedAt.Sub(start)/scale), 0), 992)
-		all = append(all, attempt{a, x, max(int64(1000*end.Sub(a.StartedAt)/scale), 8)})
-	}
-	return all
-}
-
-// Crashes returns the attempts that crashed, the newest first, if that is why the analysis is FAILED, or
-// not finished yet.
-func (r row) Crashes() (all []analysislock.Attempt) {
-	if !r.HasCode(analysislock.Crashed) {
-		return nil
-	}
-	for i := range slices.Backward(r.History) {
-		if a := &r.History[i]; a.Outcome == analysislock.OutcomeCrashed {
-			all = append(all, *a)
-		}
-	}
-	return all
-}
 
 // act is a marked act of an analysis.
 type act struct {
@@ -232,6 +212,14 @@ func stamp(t time.Time) string {
 		return ""
 	}
 	return iso8601.Format(t)
+}
+
+// utc formats a time for people; the zero time is empty.
+func utc(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02 15:04:05 UTC")
 }
 
 // clock formats a time of day; the zero time is empty.

@@ -34,7 +34,9 @@ const DefaultLimit = 50
 // Options of NewServer.
 type Options struct {
 	Place    string        // shown in the page's header: project, database and collection
+	Project  string        // Google Cloud project with the workers' log lines; empty: no page links them
 	Root     string        // the path under which the caller serves the pages and which it strips; empty: /
+	Called   bool          // no deliveries run the work, but its callers, as that of Do
 	Kinds    []Kind        // all kinds with their pages; several are linked in the header
 	Lock     lease.Policy  // the workers' policy
 	Fields   repo.Fields   // the vocabulary of the documents
@@ -77,7 +79,7 @@ var assets embed.FS
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
 	"legible": printable.Line, "shorten": shorten, "span": cli.Span, "age": age, "stamp": stamp,
 	"clock": clock, "ms": time.Time.UnixMilli, "number": number, "took": took, "message": message, "headline": headline,
-	"repeats": strings.HasSuffix, "root": func() string { return "" },
+	"repeats": strings.HasSuffix, "utc": utc, "percent": percent, "fold": fold, "root": func() string { return "" },
 }).ParseFS(assets, "assets/*.html"))
 
 // NewServer returns a Server of the analyses of source. It is ready until work ends.
@@ -107,6 +109,7 @@ func (s *Server) routes() {
 	page("/", s.list)
 	page("/analysis", s.detail)
 	page("/failures", s.failed)
+	page("/run-times", s.runs)
 	for _, name := range []string{"console.css", "console.js", "icon.svg"} {
 		page("/"+name, echo.StaticFileHandler("assets/"+name, assets))
 	}
@@ -122,6 +125,7 @@ func (s *Server) routes() {
 	for _, v := range verbs {
 		if v.Name == Requeue || v.Name == Cancel { // only these two have a change of all
 			change("/all/"+string(v.Name), s.all(v), s.all(v))
+			change("/selected/"+string(v.Name), func(echo.Context) error { return noneSelected }, s.selected(v))
 		}
 		change("/"+string(v.Name), s.confirm(v), s.change(v))
 	}
@@ -202,6 +206,8 @@ func loopback(host string) bool {
 // frame contains the data that all pages have.
 type frame struct {
 	Title string
+	Many  string // what the list is called: Analyses, or the name of another kind
+	Kind  string // the name of a kind that a command needs to know; empty: it needs none
 	Place string
 	Kinds []Kind
 	Who   string
@@ -212,7 +218,18 @@ type frame struct {
 
 func (s *Server) frame(c echo.Context, title string) frame {
 	who, _ := c.Get(whoKey).(string)
-	return frame{Title: title, Place: s.o.Place, Kinds: s.o.Kinds, Who: who, Write: s.o.Operator != nil}
+	f := frame{Title: title, Many: "Analyses", Place: s.o.Place, Kinds: s.o.Kinds, Who: who, Write: s.o.Operator != nil}
+	i := slices.IndexFunc(s.o.Kinds, func(k Kind) bool { return k.Root == s.o.Root })
+	if i < 0 {
+		return f
+	}
+	if name := s.o.Kinds[i].Name; name != "analysis" {
+		f.Many = name
+	}
+	if i > 0 { // commands use the first without --kind
+		f.Kind = s.o.Kinds[i].Name
+	}
+	return f
 }
 
 // render answers a page.

@@ -173,6 +173,10 @@ func (s *ConsoleServer) Serve(ctx context.Context, l net.Listener) error {
 	for i, cl := range s.clients {
 		o := s.options
 		o.Place, o.Root, o.Fields = cl.place.String(), kinds[i].Root, cl.place.Fields
+		o.Called = cl.place.Called()
+		if cl.place.Emulator == "" {
+			o.Project = cl.place.Project
+		}
 		if s.write {
 			o.Operator = consoleOperator{cl, o.Log}
 		}

@@ -35,6 +35,21 @@ function count(page) {
   }
 }
 
+// ---- Local times ----
+
+/** Shows times of day in this browser's zone, and UTC on hover; other times have both on hover. @param {Document} page */
+function localTimes(page) {
+  for (const e of /** @type {NodeListOf<HTMLTimeElement>} */ (page.querySelectorAll('time[data-local]'))) {
+    const at = new Date(e.dateTime);
+    if (Number.isNaN(at.getTime())) continue;
+    const clock = at.toLocaleTimeString(undefined, { hour: '2-digit', minute: '2-digit' });
+    if (e.dataset.local === 'clock') e.textContent = clock;
+    else if (e.dataset.local === 'moment') e.textContent = at.toLocaleString(undefined, { dateStyle: 'medium', timeStyle: 'medium' });
+    else e.title = `${at.toLocaleString()} (${e.title})`;
+    delete e.dataset.local; // once
+  }
+}
+
 // ---- What is shown ----
 
 let liveState = ''; // live, unavailable, reconnecting, connecting or paused
@@ -59,18 +74,22 @@ function setTime(page) {
 /** Shows page, which is this one as it is now. @param {Document} page */
 function show(page) {
   setTime(page);
+  localTimes(page);
   count(page);
   count(document);
   const had = document.activeElement;
-  for (const id of ['tally', 'backlog-now', 'backlog-intervals', 'aside', 'notes', 'facts', 'acts', 'timeline', 'lock']) replace(el(id), page.getElementById(id));
+  for (const id of ['tally', 'codes', 'backlog-line', 'backlog-now', 'matching', 'aside', 'notes', 'why', 'answers', 'facts', 'errors', 'acts', 'timeline', 'lock']) replace(el(id), page.getElementById(id));
   const rows = page.getElementById('rows');
   if (rows) showRows(el('rows'), rows);
+  showSelection();
   if (had?.id && had !== document.activeElement) el(had.id)?.focus({ preventScroll: true }); // its element was replaced
 }
 
-/** @param {Element} old @param {Element | null} next */
+/** Replaces old, and keeps open or folded what is. @param {Element | null} old @param {Element | null} next */
 function replace(old, next) {
-  if (!next || old.isEqualNode(next)) return old;
+  if (!old || !next) return old;
+  for (const { id, open } of old.querySelectorAll('details')) next.querySelector(`details#${id}`)?.toggleAttribute('open', open);
+  if (old.isEqualNode(next)) return old;
   old.replaceWith(next);
   return next;
 }
@@ -85,6 +104,65 @@ function showRows(rows, next) {
     if (rows.children[i] !== now) rows.insertBefore(now, rows.children[i] ?? null);
   });
 }
+
+// ---- The selection ----
+
+/** The ids that are selected: a row that is replaced loses its mark. @type {Set<string>} */
+const selected = new Set();
+
+/** @returns {HTMLInputElement[]} */
+const picks = () => [...document.querySelectorAll('#rows input[form=selection]')].map((e) => /** @type {HTMLInputElement} */ (e));
+
+/** Marks what is selected, forgets what is not listed any more, and says how many there are. */
+function showSelection() {
+  if (!el('selection')) return;
+  const all = picks();
+  for (const id of selected) if (!all.some(({ value }) => value === id)) selected.delete(id);
+  for (const pick of all) pick.checked = selected.has(pick.value);
+  const n = selected.size;
+  const text = n ? `${n} selected:` : 'None selected.';
+  if (el('selected').textContent !== text) el('selected').textContent = text;
+  el('requeue-selected').disabled = el('cancel-selected').disabled = !n;
+  el('pick-all').hidden = !all.length;
+  el('pick-all').checked = n > 0 && n === all.length;
+  el('pick-all').indeterminate = n > 0 && n < all.length;
+}
+
+/** @param {Iterable<HTMLInputElement>} changed */
+function select(changed) {
+  for (const { value, checked } of changed) {
+    if (checked) selected.add(value);
+    else selected.delete(value);
+  }
+  showSelection();
+}
+
+if (el('selection')) {
+  el('rows').addEventListener('change', (/** @type {Event} */ { target }) => select([/** @type {HTMLInputElement} */ (target)]));
+  el('pick-all').onchange = () => {
+    const all = picks();
+    for (const pick of all) pick.checked = el('pick-all').checked;
+    select(all);
+  };
+  addEventListener('pageshow', () => select(picks())); // the browser restores the marks of a page that it has left
+}
+
+// ---- Menus ----
+
+/** Closes the open menus, except the one that has the element. @param {EventTarget | null} target */
+function closeMenus(target) {
+  for (const menu of document.querySelectorAll('.menu[open]')) {
+    if (!(target instanceof Node && menu.contains(target))) menu.removeAttribute('open');
+  }
+}
+
+addEventListener('click', ({ target }) => closeMenus(target));
+addEventListener('keydown', ({ key }) => {
+  const open = document.activeElement?.closest('.menu[open]');
+  if (key !== 'Escape' || !open) return;
+  closeMenus(null);
+  open.querySelector('summary')?.focus();
+});
 
 // ---- Polling ----
 
@@ -125,12 +203,14 @@ function pause() {
   poll();
 }
 
+localTimes(document);
 if (address && el('live')) {
   el('pause').hidden = false;
   el('pause').onclick = pause;
   addEventListener('pageshow', ({ persisted }) => { if (persisted) resume(); });
   document.addEventListener('visibilitychange', resume);
   setTime(document);
+  showSelection();
   setInterval(() => { if (liveState === 'live') count(document); }, 1000);
   timer = setTimeout(poll, liveState === 'live' && !document.hidden ? POLL_MS : 0);
 }
