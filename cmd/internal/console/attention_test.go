@@ -171,6 +171,8 @@ func TestAListIsCalledByItsKindAndWhenItIsEmptyHasTheFirstCommand(t *testing.T) 
 	hasNot(t, second, "Analyses")
 	only := page(t, open(t, newSource(), console.Options{Kinds: []console.Kind{{Name: "report"}}}), "/")
 	has(t, only, "<h1>report</h1>", "taskguard submit --input")
+	final := console.Options{Fields: repo.Fields{Final: []string{"ARCHIVED"}}}
+	has(t, page(t, open(t, newSource(), final), "/?state=ARCHIVED"), "<option>FAILED</option><option selected>ARCHIVED</option>")
 	has(t, page(t, open(t, newSource(), console.Options{}), "/?state=READY"), "Nothing matches.")
 	hasNot(t, page(t, open(t, newSource(), console.Options{}), "/?state=READY"), "first-command")
 }
