@@ -28,8 +28,10 @@ func TestWhatFailedRecentlyIsALineForEachCause(t *testing.T) {
 		source.put(broken(fmt.Sprint("trace", i), "exit_1", fmt.Sprintf(trace, i), time.Duration(i+1)*time.Minute))
 	}
 	exhausted := broken("exhausted", "attempts_exhausted", "attempt 10 was the last", time.Minute)
+	uncertain := acting("act", "FAILED")
+	uncertain.Error = &analysislock.Error{Code: "effect_uncertain"}
 	exhausted.LastError = &analysislock.Error{Code: "http_503", Message: "<overloaded>"}
-	for _, d := range []analysislock.Analysis{exhausted, broken("x1", "exit_1", "another", time.Hour), broken("no", "cancelled", "by me", time.Minute), acting("act", "FAILED")} {
+	for _, d := range []analysislock.Analysis{exhausted, broken("x1", "exit_1", "another", time.Hour), broken("no", "cancelled", "by me", time.Minute), uncertain} {
 		source.put(d)
 	}
 	s, _ := writable(t, source)
@@ -171,6 +173,8 @@ func TestAListIsCalledByItsKindAndWhenItIsEmptyHasTheFirstCommand(t *testing.T) 
 	hasNot(t, second, "Analyses")
 	only := page(t, open(t, newSource(), console.Options{Kinds: []console.Kind{{Name: "report"}}}), "/")
 	has(t, only, "<h1>report</h1>", "taskguard submit --input")
+	final := console.Options{Fields: repo.Fields{Final: []string{"ARCHIVED"}}}
+	has(t, page(t, open(t, newSource(), final), "/?state=ARCHIVED"), "<option>FAILED</option><option selected>ARCHIVED</option>")
 	has(t, page(t, open(t, newSource(), console.Options{}), "/?state=READY"), "Nothing matches.")
 	hasNot(t, page(t, open(t, newSource(), console.Options{}), "/?state=READY"), "first-command")
 }

@@ -85,7 +85,8 @@ func (s *Server) list(c echo.Context) error {
 	}
 	frame := s.frame(c, "")
 	frame.Title = frame.Many
-	p := listPage{frame: frame, choice: ch, Here: ch.query(), Statuses: kinds}
+	p := listPage{frame: frame, choice: ch, Here: ch.query()}
+	p.Statuses = slices.Concat(kinds, s.o.Fields.Final)
 	p.Poll = "/" + p.Here
 	ch.After = ""
 	p.First, p.Bulk = ch.query(), s.o.Operator != nil && ch.narrow()
