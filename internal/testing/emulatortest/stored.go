@@ -13,8 +13,8 @@ import (
 // StoredFile is the list of what versions store, from the top of the repository.
 const StoredFile = "repo/testdata/stored.txt"
 
-// ReadStored reads StoredFile, and returns the lines of that kind of document, or of "task", without the version and the
-// kind.
+// ReadStored reads StoredFile, and returns the lines of that kind of document, or of "task", without the
+// version and the kind.
 func ReadStored(t testing.TB, top, kind string) []string {
 	t.Helper()
 	f, err := os.Open(top + "/" + StoredFile)
