@@ -10,7 +10,7 @@ import (
 
 var step = regexp.MustCompile(`(?m)^\*\*([A-Z][a-z]+)\.\*\* `)
 
-// TestDecisions/follow the template: the same parts in the same order, and a link from the list.
+// Each decision has the parts of the template, in the same order, and ARCHITECTURE.md links to it.
 func TestDecisions(t *testing.T) {
 	parts := func(file string) (names []string) {
 		for _, m := range step.FindAllStringSubmatch(read(t, file), -1) {
