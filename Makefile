@@ -1,5 +1,4 @@
-# make check runs what CI runs.
-.PHONY: check test google race lint types settings digests bench frames fuzz demo explore simulate scale scale-keys chaos chaos-keys mutants-generated
+.PHONY: help short check test google race lint types settings digests bench frames fuzz demo explore simulate scale scale-keys chaos chaos-keys upgrade release mutants-generated
 
 # Its cache names files by their paths: one for each checkout.
 GOLANGCI := GOLANGCI_LINT_CACHE=$(CURDIR)/bin/lint go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
@@ -8,21 +7,31 @@ SEEDS ?= 50000
 DEPTH ?= 7
 ONWARD ?= 4
 KEYS ?= 2m
+UPGRADE ?= 1m
 
-check:
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' Makefile
+
+# What changes with a rule: the rules, the delivery that applies them, the documents, a worker as users see it, and the
+# pages. It leaves out what only other changes break: programs, console, locks, clients and the long proofs.
+short: ## the tests for a change of a rule, in a minute
+	go vet ./lease/... ./internal/delivery ./repo ./worker ./docs
+	go test ./lease/... ./internal/delivery ./repo ./worker ./docs
+
+check: ## everything that CI runs
 	bash .ci/run
 
-test:
+test: ## all tests that need only Go
 	go test ./...
 
 # google runs the suites of the stores and the worker on Google's Firestore emulator too.
-google:
+google: ## the suites of the stores and the worker on Google's emulator
 	.ci/google-emulator go test -count=1 ./emulator/firestore ./repo/... ./worker/... ./cmd/worker/...
 
-race:
+race: ## all tests with the race detector, shuffled
 	go test -race -shuffle=on -count=1 -timeout 40m $(SHORT) ./...
 
-lint:
+lint: ## formatting, vet, go.mod and the linter
 	@unformatted=$$(gofmt -l .) && echo "$$unformatted" && test -z "$$unformatted"
 	go vet ./...
 	GOOS=darwin go vet ./...
@@ -31,64 +40,71 @@ lint:
 
 # types checks the JSDoc types of the browser's modules, and writes locks.d.ts.
 TSC := npx -y -p typescript@5.9.3 tsc --allowJs --strict --target es2022 --lib es2022,dom,dom.iterable
-types:
+types: ## check the types of the JavaScript, and write locks.d.ts
 	$(TSC) --noEmit --checkJs locks/document/server/web/*.js cmd/internal/console/assets/*.js
 	$(TSC) --declaration --emitDeclarationOnly --outDir bin/types locks/document/server/web/locks.js
 	cp bin/types/locks.d.ts locks/document/server/web/
 
 # settings writes what Terraform makes of the module's settings: testdata/settings.json, the
 # files of deploy/monitoring for gcloud, and the table of deploy/terraform/README.md.
-settings:
+settings: ## write the files that Terraform's settings decide
 	REQUIRE_TERRAFORM=1 go test -count=1 ./deploy/terraform -update
 
 # digests adds to each image of the builds' steps that has only a version what its registry answers.
-digests:
+digests: ## pin the images of the builds by digest
 	@sed -n 's/^ *name: \([^@$$]*:[^@]*\)$$/\1/p' cloudbuild.yaml deploy/cloudbuild-release.yaml | sort -u | while read -r image; do \
 	  digest=$$(go run github.com/google/go-containerregistry/cmd/crane@v0.20.6 digest "$$image" </dev/null) || exit 1; \
 	  sed -i.orig "s|name: $$image$$|&@$$digest|" cloudbuild.yaml deploy/cloudbuild-release.yaml; \
 	done && rm -f cloudbuild.yaml.orig deploy/cloudbuild-release.yaml.orig
 
-bench:
+bench: ## the benchmarks of the worker
 	go test ./worker ./cmd/worker/... -run '^$$' -bench . -benchtime 3x
 
 # fuzz gives each fuzz target FUZZTIME executions: with a time, go test at times
 # reports its own deadline as a failure of the target.
-fuzz:
+fuzz: ## all fuzz targets (FUZZTIME)
 	@grep -r --include='*_test.go' -o '^func Fuzz[A-Za-z0-9]*' . | sed 's|/[^/]*:func | |' | sort | \
 	while read -r pkg target; do \
 	  go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -parallel 4 $$pkg </dev/null || exit 1; \
 	done
 
-demo:
+demo: ## the demo of the README
 	go run ./cmd/taskguard demo
 
 # What docs/proofs.md and docs/scale.md describe, with figures.
-explore:
+explore: ## search interleavings of workers (DEPTH, ONWARD)
 	EXPLORE_DEPTH=$(DEPTH) EXPLORE_DEVIATIONS=3 EXPLORE_ONWARD=$(ONWARD) go test -count=1 -v -timeout 60m -run 'Interleaving|Search' ./internal/testing/proof
 
 # The functions from the request to the store, and their limits.
-frames:
+frames: ## the functions from a request to the store, and their limits
 	go test -count=1 -v -run '^TestThePathOfADeliveryHasFewFrames$$' ./worker
 
-simulate:
+simulate: ## workers simulated from 50,000 seeds (SEEDS)
 	cd internal/testing/proof && SIMULATE_SEEDS=$(SEEDS) go test -count=1 -timeout 30m -run 'Seed|Outage|Crash'
 
-scale:
+scale: ## the worker with many analyses, with figures
 	SCALE=1 go test -count=1 -v -timeout 60m -run '^TestScale$$' ./worker
 
 # scale-keys has 1,000 tenants, one of whom has 100,000 analyses: 80,000 wait, and 20,000 are submitted.
-scale-keys:
+scale-keys: ## the same with 100,000 analyses of one key
 	SCALE=1 GOGC=400 go test -count=1 -v -timeout 20m -run '^TestScaleKeys$$' ./worker
 
-chaos:
+chaos: ## kill real processes on Google's emulator, five minutes
 	CHAOS=1 .ci/google-emulator go test -count=1 -v -timeout 30m -run '^TestChaos$$' ./cmd/worker/chaos
 	$(MAKE) --no-print-directory chaos-keys KEYS=8s
 
-chaos-keys:
+chaos-keys: ## kill workers while analyses wait for slots of keys
 	CHAOS_KEYS=$(KEYS) go test -count=1 -v -timeout 15m -run '^TestChaosKeys$$' ./cmd/worker/chaos
+
+# upgrade needs the version before this one in the clone, or in its origin.
+upgrade: ## this version and the one before on the same documents, both directions (UPGRADE)
+	UPGRADE=$(UPGRADE) go test -count=1 -v -timeout 20m -run '^TestUpgrade$$' ./cmd/worker/chaos
+
+release: ## build what a release publishes, in bin/release
+	bash deploy/archives.sh
 
 # mutants-generated takes hours, and CI leaves it out. RUN narrows it, as in
 # RUN='/^lease$$$$' or RUN=/lease/mutants/lease/rules.go; SAMPLE=100 takes at most so many
 # mutants of a package.
-mutants-generated:
+mutants-generated: ## mutants of the product's code; takes hours (RUN, SAMPLE)
 	MUTANTS_GENERATED=1 MUTANTS_SAMPLE=$(SAMPLE) go test -count=1 -v -timeout 24h -run '^TestGeneratedMutantsAreCaught$$$(RUN)' ./docs/mutants

@@ -249,7 +249,7 @@ func TestEachOptionReachesTheRuns(t *testing.T) {
 			}
 			if c.wait > 0 {
 				if wait := since(c.id, "nextAttemptAt"); wait < c.wait || wait > c.wait*5/4 {
-					t.Errorf("%s: the next attempt is in %v", c.id, wait)
+					t.Errorf("%s: the next attempt is in %v, want %v to %v", c.id, wait, c.wait, c.wait*5/4)
 				}
 				time.Sleep(c.wait * 5 / 4)
 			}

@@ -77,6 +77,8 @@ type chaos struct {
 	mu      sync.Mutex
 	counts  map[string]int
 	started int                  // workers
+	killers int                  // analyses whose programs kill their worker
+	commits map[int]string       // that workers run, by number
 	runs    []*run               // all
 	pauses  map[int][]proof.Span // of workers, by number
 	stalls  []proof.Span         // when this machine stood still
@@ -90,7 +92,8 @@ func newChaos(t *testing.T, size size) *chaos {
 	t.Helper()
 	c := &chaos{
 		size: size, began: time.Now(), journal: filepath.Join(t.TempDir(), "journal"), counts: map[string]int{},
-		pauses: map[int][]proof.Span{}, charges: map[string]int{}, charged: map[string]bool{}, denied: map[string]int{},
+		commits: map[int]string{}, pauses: map[int][]proof.Span{},
+		charges: map[string]int{}, charged: map[string]bool{}, denied: map[string]int{},
 	}
 	var firestore string
 	if size.full {
@@ -162,12 +165,33 @@ func TestChaos(t *testing.T) {
 	size := sizeOf(t)
 	t.Logf("CHAOS_SEED=%d: %+v", size.seed, size)
 	c := newChaos(t, size)
+	calm, stop := c.begin(t)
+	c.createAnalyses(t)
+	c.injectFaults(t, nil)
+	ended := c.since()
+	c.awaitAll(t)
+	calm()
+	settled := c.since()
+	c.runKillers(t)
+	c.drain(t)
+	stop()
+	t.Logf("%v of faults, %v until all was READY, %v with killers", ended.Round(time.Second),
+		(settled - ended).Round(time.Second), (c.since() - settled).Round(time.Second))
+	c.judgeAll(t, expected)
+}
+
+// begin starts the workers, and what is done all the time beside them. calm ends the requeues of what the faults have
+// made FAILED, and stop ends everything.
+func (c *chaos) begin(t *testing.T) (calm, stop func()) {
+	t.Helper()
 	throughout, done := context.WithCancel(context.WithoutCancel(t.Context()))
+	faulty, calm := context.WithCancel(throughout)
 	var others sync.WaitGroup
-	t.Cleanup(func() { // also after a failure
+	stop = func() {
 		done()
 		others.Wait()
-	})
+	}
+	t.Cleanup(stop) // also after a failure
 	for _, s := range c.slots {
 		check(t, c.startIn(s))
 		others.Go(func() { c.keepRunning(throughout, s) })
@@ -175,30 +199,16 @@ func TestChaos(t *testing.T) {
 	for _, other := range []func(context.Context){c.recover, c.answerActs, c.watchMachine} {
 		others.Go(func() { other(throughout) })
 	}
-	faulty, calm := context.WithCancel(throughout)
 	others.Go(func() { c.requeueCrashed(faulty) })
-	c.createAnalyses(t)
-	c.proxy.script(c.faults())
-	c.queue.proxy.script(c.bookings())
+	return calm, stop
+}
 
-	during, over := context.WithTimeout(t.Context(), size.duration)
-	defer over()
-	c.injectFaults(during)
-	c.proxy.script(nil)
-	c.queue.proxy.script(nil)
-	ended := c.since()
+// awaitAll waits until all analyses are READY.
+func (c *chaos) awaitAll(t *testing.T) {
+	t.Helper()
 	for i := range c.analyses {
 		c.await(t, id(i), analysislock.Ready)
 	}
-	calm()
-	settled := c.since()
-	c.runKillers(t)
-	c.drain(t)
-	done()
-	others.Wait()
-	t.Logf("%v of faults, %v until all was READY, %v with killers", ended.Round(time.Second),
-		(settled - ended).Round(time.Second), (c.since() - settled).Round(time.Second))
-	c.judgeAll(t)
 }
 
 // createAnalyses creates the analyses and their deliveries, spread over three quarters
@@ -244,7 +254,7 @@ func (c *chaos) recover(ctx context.Context) {
 	r := c.random("recovery")
 	client := http.Client{Timeout: 2 * c.ttl} // the worker may be paused
 	for ; ctx.Err() == nil; pause(ctx, 2*c.ttl) {
-		address := c.slots[r.IntN(len(c.slots))].worker().address
+		address := c.slots[r.IntN(len(c.slots))].worker().serving.Address
 		if answer, err := client.Post("http://"+address+"/internal/tasks/recover", "", nil); err == nil {
 			_ = answer.Body.Close()
 			c.add(fmt.Sprint("recoveries answered ", answer.StatusCode))

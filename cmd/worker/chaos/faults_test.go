@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"syscall"
+	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -16,14 +17,25 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// injectFaults returns when all faults have ended, and nothing is paused.
-func (c *chaos) injectFaults(ctx context.Context) {
+// injectFaults injects faults for the duration, and does beside them what is given, if anything. It returns when all
+// faults have ended, and nothing is paused.
+func (c *chaos) injectFaults(t *testing.T, beside func(ctx context.Context)) {
+	t.Helper()
+	during, over := context.WithTimeout(t.Context(), c.duration)
+	defer over()
+	c.proxy.script(c.faults())
+	c.queue.proxy.script(c.bookings())
 	var all sync.WaitGroup
 	for i := 0; i+1 < len(c.slots); i += 2 {
-		all.Go(func() { c.breakWorkers(ctx, c.slots[i:i+2], c.random(fmt.Sprint("workers ", i))) })
+		all.Go(func() { c.breakWorkers(during, c.slots[i:i+2], c.random(fmt.Sprint("workers ", i))) })
 	}
-	all.Go(func() { c.pauseStore(ctx, c.random("store")) })
+	all.Go(func() { c.pauseStore(during, c.random("store")) })
+	if beside != nil {
+		all.Go(func() { beside(during) })
+	}
 	all.Wait()
+	c.proxy.script(nil)
+	c.queue.proxy.script(nil)
 }
 
 // breakWorkers pauses, kills and stops workers, at least once each.

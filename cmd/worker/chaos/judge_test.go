@@ -30,9 +30,8 @@ var expectedInFull = []string{
 	"booking lost", "reply to a booking lost", "kill -9 before a booking", "kill -9 after a booking",
 }
 
-// judgeAll judges all analyses, prints the figures, and fails if one that is expected
-// is zero.
-func (c *chaos) judgeAll(t *testing.T) {
+// judgeAll judges all analyses, prints the figures, and fails if one that is wanted is zero.
+func (c *chaos) judgeAll(t *testing.T, wanted []string) {
 	t.Helper()
 	for _, err := range c.errs {
 		t.Error(err)
@@ -42,10 +41,11 @@ func (c *chaos) judgeAll(t *testing.T) {
 		c.judge(t, id(i), journal)
 	}
 
-	for i := range killers {
+	for i := range c.killers {
 		c.judgeKiller(t, killer(i))
 	}
 
+	c.judgeStored(t)
 	n := len(c.proxy.uncertain) // Google's emulator has been seen to answer Internal after a pause
 	if c.counts["analyses with a commit of unknown outcome"] = n; n > max(1, c.analyses/20) {
 		t.Errorf("of %d analyses the history is unknown", n)
@@ -56,9 +56,8 @@ func (c *chaos) judgeAll(t *testing.T) {
 		c.counts["answered "+name] = n
 	}
 	c.judgeRequeues(t)
-	wanted := expected
 	if c.full {
-		wanted = slices.Concat(expected, expectedInFull)
+		wanted = slices.Concat(wanted, expectedInFull)
 	}
 	for _, name := range wanted {
 		if c.counts[name] == 0 {

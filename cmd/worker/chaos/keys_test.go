@@ -61,7 +61,8 @@ func TestChaosKeys(t *testing.T) {
 	t.Run("strictly in order", func(t *testing.T) { chaosOfKeys(t, 1) })
 }
 
-func chaosOfKeys(t *testing.T, limit int) {
+// chaosOfKeys gives the workers these programs in turn; none: this version.
+func chaosOfKeys(t *testing.T, limit int, programs ...string) {
 	t.Helper()
 	size, keys := keysSize(t, limit)
 	t.Logf("%d keys, %+v", keys, size)
@@ -82,7 +83,10 @@ func chaosOfKeys(t *testing.T, limit int) {
 		done()
 		others.Wait()
 	})
-	for _, s := range c.slots {
+	for i, s := range c.slots {
+		if len(programs) > 0 {
+			s.program = programs[i%len(programs)]
+		}
 		check(t, c.startIn(s))
 		others.Go(func() { c.keepRunning(throughout, s) })
 	}

@@ -25,6 +25,7 @@ func killer(i int) string { return fmt.Sprint("killer-", i) }
 // their end.
 func (c *chaos) runKillers(t *testing.T) {
 	t.Helper()
+	c.killers = killers
 	for i := range killers {
 		c.create(t, killer(i))
 		check(t, c.queue.deliver(t.Context(), killer(i), 0))

@@ -3,6 +3,7 @@ package chaos
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -54,6 +56,7 @@ func endWithParent() {
 // slot runs one worker after another.
 type slot struct {
 	mu      sync.Mutex
+	program string // of the next worker: a file name; empty: this version
 	process *process
 }
 
@@ -66,7 +69,10 @@ func (s *slot) worker() *process {
 
 // startIn starts a worker in a slot.
 func (c *chaos) startIn(s *slot) error {
-	p, err := c.startWorker()
+	s.mu.Lock()
+	program := s.program
+	s.mu.Unlock()
+	p, err := c.startWorker(program)
 	if err == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -88,7 +94,10 @@ func (c *chaos) keepRunning(ctx context.Context, s *slot) {
 			c.check(fmt.Errorf("worker %d: exit %d: %s", p.number, code, p.stderr.String()))
 		}
 		if ctx.Err() == nil {
-			c.check(c.startIn(s))
+			err := c.startIn(s)
+			if c.check(err); err != nil {
+				pause(ctx, time.Second)
+			}
 		}
 	}
 }
@@ -98,15 +107,19 @@ func (c *chaos) keepRunning(ctx context.Context, s *slot) {
 type process struct {
 	number  int
 	cmd     *exec.Cmd
-	address string        // as it has logged
+	serving serving
+	watcher *exec.Cmd     // ends a worker of another version with the test; nil: it ends itself
 	done    chan struct{} // closed when it has ended
 	stderr  bytes.Buffer  // to read after done
 }
 
+// serving is the worker's log line of that name.
+type serving struct{ Message, Address, Commit string }
+
 // startWorker starts the next worker, with an address of its own at each proxy, and waits until it
-// serves.
-func (c *chaos) startWorker() (*process, error) {
-	p := &process{cmd: exec.Command(os.Args[0]), done: make(chan struct{})}
+// serves. program is as in slot.
+func (c *chaos) startWorker(program string) (*process, error) {
+	p := &process{cmd: exec.Command(cmp.Or(program, os.Args[0])), done: make(chan struct{})}
 	c.locked(func() {
 		c.started++
 		p.number = c.started
@@ -134,11 +147,19 @@ func (c *chaos) startWorker() (*process, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
+	if program != "" {
+		err = p.endWithTest()
+	}
 
-	address := make(chan string, 1)
-	go p.follow(out, address)
+	lines := make(chan serving, 1)
+	go p.follow(out, lines)
+	if err != nil {
+		p.kill()
+		return nil, err
+	}
 	select {
-	case p.address = <-address:
+	case p.serving = <-lines:
+		c.locked(func() { c.commits[p.number] = p.serving.Commit })
 		return p, nil
 	case <-p.done:
 		err = fmt.Errorf("a worker ended at once: %s", p.stderr.String())
@@ -149,19 +170,32 @@ func (c *chaos) startWorker() (*process, error) {
 	return nil, err
 }
 
+// endWithTest makes another process kill p when the test has ended, even if the test was killed.
+func (p *process) endWithTest() error {
+	p.watcher = exec.Command("sh", "-c", "cat; kill -9 $0", strconv.Itoa(p.cmd.Process.Pid))
+	p.watcher.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	_, err := p.watcher.StdinPipe() // closed with the test
+	return errors.Join(err, p.watcher.Start())
+}
+
 // follow reads the process's output to its end, then waits for the process.
-func (p *process) follow(out io.Reader, address chan<- string) {
+func (p *process) follow(out io.Reader, lines chan<- serving) {
 	defer close(p.done)
-	for lines := bufio.NewReader(out); ; {
-		line, err := lines.ReadBytes('\n')
-		var entry struct{ Message, Address string }
+	for output := bufio.NewReader(out); ; {
+		line, err := output.ReadBytes('\n')
+		var entry serving
 		if json.Unmarshal(line, &entry) == nil && entry.Message == "serving" {
 			_, port, _ := net.SplitHostPort(entry.Address)
-			address <- net.JoinHostPort("127.0.0.1", port)
+			entry.Address = net.JoinHostPort("127.0.0.1", port)
+			lines <- entry
 		}
 		if err != nil {
 			break
 		}
+	}
+	if w := p.watcher; w != nil && w.Process != nil { // before Wait: until then no other process has p's number
+		_ = syscall.Kill(-w.Process.Pid, syscall.SIGKILL)
+		_ = w.Wait()
 	}
 	_ = p.cmd.Wait() // the state shows how it ended
 }

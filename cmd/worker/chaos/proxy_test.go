@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -22,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/internal/testing/proof"
 )
 
@@ -59,7 +61,8 @@ type proxy struct {
 	postponed map[string][]*call // by document
 	counts    map[string]int     // of faults, by name
 	applied   []write
-	uncertain map[string]int // commits of unknown outcome, by document
+	tasks     []*cloudtaskspb.Task // that were created
+	uncertain map[string]int       // commits of unknown outcome, by document
 }
 
 // call is one call of a worker or of the operator.
@@ -71,6 +74,7 @@ type call struct {
 	request []byte
 	doc     string             // the id of the one document that it reads or writes
 	commit  *firestorepb.Write // of a Commit
+	task    *cloudtaskspb.Task // of a CreateTask
 	fault   string
 }
 
@@ -85,6 +89,11 @@ func newCall(method string, md metadata.MD, request []byte, caller int) *call {
 		if proto.Unmarshal(request, &commit) == nil && len(commit.Writes) == 1 {
 			c.commit = commit.Writes[0]
 			c.doc = path.Base(c.commit.GetUpdate().GetName())
+		}
+	case "CreateTask":
+		var create cloudtaskspb.CreateTaskRequest
+		if proto.Unmarshal(request, &create) == nil {
+			c.task = create.Task
 		}
 	case "BatchGetDocuments":
 		var get firestorepb.BatchGetDocumentsRequest
@@ -104,12 +113,17 @@ type write struct {
 	checkpoint *checkpoint                   // nil: unchanged or deleted
 	outcome    string                        // of the last attempt, if the history changes
 	slots      map[string]*firestorepb.Value // of a key
+	fields     map[string]*firestorepb.Value // all that it sets
+	stored     []string                      // the same as emulatortest.Stored describes it
 }
 
 // write returns what the commit c has changed. An operator's answer about an act is a requeue.
 func (c *call) write(at time.Time) write {
 	fields := c.commit.GetUpdate().GetFields()
-	w := write{doc: c.doc, at: at, Write: proof.Commit{Write: c.commit}.Read(at), slots: slotsOf(c.commit)}
+	w := write{
+		doc: c.doc, at: at, Write: proof.Commit{Write: c.commit}.Read(at), slots: slotsOf(c.commit),
+		fields: fields, stored: emulatortest.Stored(c.commit),
+	}
 	w.By = fmt.Sprint("worker ", c.caller)
 	switch {
 	case w.Kind == proof.Finish:
@@ -300,12 +314,18 @@ func (p *proxy) forward(c *call) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(p.ctx, c.md), forwardLimit)
 	defer cancel()
 	replies, err := p.exchange(ctx, c)
-	if c.commit == nil {
+	if c.commit == nil && c.task == nil {
 		return replies, err
 	}
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if c.task != nil {
+		if err == nil {
+			p.tasks = append(p.tasks, c.task)
+		}
+		return replies, err
+	}
 	switch status.Code(err) {
 	case codes.OK:
 		var done firestorepb.CommitResponse

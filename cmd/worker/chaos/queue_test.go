@@ -91,7 +91,7 @@ func (q *queue) RoundTrip(r *http.Request) (*http.Response, error) {
 	p := q.slots[q.next%len(q.slots)].worker()
 	q.mu.Unlock()
 	sent := r.Clone(r.Context())
-	sent.URL.Host, sent.Host = p.address, p.address
+	sent.URL.Host, sent.Host = p.serving.Address, p.serving.Address
 	response, err := q.inner.RoundTrip(sent)
 	if err != nil {
 		return nil, err
