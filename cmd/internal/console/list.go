@@ -134,7 +134,7 @@ func (s *Server) fill(ctx context.Context, p *listPage) {
 	if len(p.Rows) > 0 {
 		first := &p.Rows[0]
 		p.Urgent = first.Section == uncertain || first.Section == stuck
-		if first.Section == others && len(p.Attention.Causes) == 0 { // nothing is above them
+		if first.Section == others && p.Attention.none() { // nothing is above them
 			first.Section = ""
 		}
 	}
