@@ -87,7 +87,8 @@ func (a *acts) begin(name string) (reply *actReply, err error) {
 // end ends the act of a line. The reply is not nil if the act is recorded as done without its result.
 func (a *acts) end(l line) (*actReply, error) {
 	name, done := *l.Act, l.Done != nil
-	if l.NotDone != nil && (done || !*l.NotDone) {
+	switch {
+	case !l.ends(), l.NotDone != nil && (done || !*l.NotDone): // a result or an error says nothing about the act
 		return nil, errors.New("an act ends with either done, or not_done that is true")
 	}
 	err := a.job.End(a.lineCtx, name, done, l.Done)

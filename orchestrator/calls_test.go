@@ -132,6 +132,10 @@ func TestAnEndpointsActs(t *testing.T) {
 		"a wrong name":               {answers: []string{`{"effect":"a/b"}`}, calls: []map[string]string{{}}, code: "act_name_invalid"},
 		"no name":                    {answers: []string{`{"effect":7}`}, calls: []map[string]string{{}}, code: "act_name_invalid"},
 		"an end of both kinds":       {answers: []string{askCharge, `{"effect":"charge","done":1,"not_done":true}` + "\n" + `{"result":7}`}, calls: went, invalid: "an act could not be recorded"},
+		"an error in an act's line":  {answers: []string{askCharge, `{"effect":"charge","error":{"code":"busy"}}`}, calls: went, code: "retry", invalid: "an act could not be recorded"},
+		"a result in an act's line":  {answers: []string{askCharge, `{"effect":"charge","result":7}`}, calls: went, invalid: "an act could not be recorded"},
+		"uncertain, and an error":    {answers: []string{`{"effect":"unknown"}`, `{"effect":"unknown","error":{"code":"busy"}}`}, calls: []map[string]string{{}, {"unknown": "uncertain"}}, code: "uncertain", invalid: "an act could not be recorded"},
+		"asked beside null":          {answers: []string{`{"effect":"charge","result":null,"error":null}`, endCharge + "\n" + `{"result":7}`}, calls: went, ends: "charge done 1"},
 		"a checkpoint": {
 			answers: []string{`{"checkpoint":5}` + "\n" + askCharge, `{"result":7}`},
 			calls:   []map[string]string{{}, {"charge": "go", "checkpoint": "5"}},

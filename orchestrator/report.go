@@ -175,7 +175,7 @@ type line struct {
 	Checkpoint json.RawMessage `json:"checkpoint"`
 	Error      json.RawMessage `json:"error"`
 	RetryAfter *float64        `json:"retry_after"` // seconds; from an endpoint only beside an error
-	Result     json.RawMessage `json:"result"`      // only from an endpoint; null if it stands alone
+	Result     json.RawMessage `json:"result"`      // only from an endpoint; null if it is an answer of its own
 
 	Act     *string         `json:"effect"` // with Done or NotDone it ends, otherwise it begins
 	Done    json.RawMessage `json:"done"`
@@ -203,7 +203,7 @@ func parseLine(text []byte) (l line, r Report, problem string) {
 	if string(l.Error) == "null" {
 		l.Error = nil
 	}
-	if string(l.Result) == "null" && l.reports() {
+	if string(l.Result) == "null" && (l.reports() || l.Act != nil && !l.ends()) {
 		l.Result = nil
 	}
 

@@ -68,9 +68,12 @@ type attention struct {
 	Causes  []cause // the most frequent first
 	Left    int     // the number of causes that are not shown
 	Failed  int64   // how many have failed recently
-	More    bool    // there are more than Failed
+	More    bool    // there may be more than Failed, which were not read
 	Problem string  // why it may be incomplete
 }
+
+// none reports whether a has nothing to show.
+func (a attention) none() bool { return len(a.Causes) == 0 && a.Problem == "" && !a.More }
 
 // cause is a code and the headline of a message, with the number of recent failures that have both.
 type cause struct {

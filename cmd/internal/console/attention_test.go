@@ -70,6 +70,16 @@ func TestWhatFailedRecentlyIsALineForEachCause(t *testing.T) {
 	}
 }
 
+// The page reads no further than the 50 that an operator has just cancelled.
+func TestFailuresBehindManyCancelledOnesAreSaidToBePossible(t *testing.T) {
+	source := newSource(broken("hidden", "exit_1", "m", time.Hour))
+	for i := range 50 {
+		source.put(broken(fmt.Sprint("cancelled", i), analysislock.Cancelled, "by me", time.Minute))
+	}
+	has(t, page(t, open(t, source, console.Options{}), "/"), `id="group-attention"`, `id="group-others"`,
+		`more may have failed in the last 3 h: <a id="see-failures" href="/failures">`)
+}
+
 // What the list has read since is newer.
 func TestWhatIsAnsweredOrRunsAgainNeedsNoAttention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -52,6 +52,17 @@ func TestTheOverviewShowsTheBacklogAsLastReadAndReadsALargeOneLessOften(t *testi
 	})
 }
 
+// A sorted page does not read what is stuck. The overview would show its number.
+func TestASortedPageCountsNoBacklog(t *testing.T) {
+	source := newSource(at(analysis("lost", "QUEUED"), 4*time.Hour))
+	source.backlog = repo.Backlog{At: storeNow(), Waiting: 1}
+	for _, order := range []string{"id", "-updated", "age"} {
+		server := open(t, source, console.Options{})
+		hasNot(t, page(t, server, "/?sort="+order), `id="backlog"`)
+		has(t, page(t, server, "/"), `id="backlog-stuck" class="stuck">1</b> or more stuck.`)
+	}
+}
+
 // Recovery has just found its task in the queue, and marked it.
 func TestAMarkIsNoNextAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

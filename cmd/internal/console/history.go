@@ -48,8 +48,8 @@ func (r row) Timeline() (t timeline) {
 	case r.Group == waiting:
 		t.Until = r.NextAttemptAt
 	}
-	scale := max(t.Until.Sub(t.From), time.Second)
-	place := func(at time.Time) int64 { return min(max(int64(1000*at.Sub(t.From)/scale), 0), 1000) }
+	unit := max(t.Until.Sub(t.From), time.Second) / 1000 // 1000 times some months is more than a Duration
+	place := func(at time.Time) int64 { return min(max(int64(at.Sub(t.From)/unit), 0), 1000) }
 	t.Now = place(r.ReadAt)
 
 	number := int64(-minGap) // where the last number stands

@@ -100,7 +100,8 @@ func TestTimeline_TheLineEndsWithTheNextAttemptTheLastOneOrNow(t *testing.T) {
 			r.History[1].Outcome, r.History[1].EndedAt = "", time.Time{}
 			r.Lock.Token, r.LockState = 2, lockHeld
 		}, "0+333 333+667, now 1000"},
-		"crashed": {func(r *row) { r.History[1].Outcome, r.History[1].EndedAt = "", time.Time{} }, "0+333 333+8, now 1000"},
+		"requeued after 200 days": {func(r *row) { r.History[0].StartedAt = now.AddDate(0, 0, -200) }, "0+999 992+8, now 1000"},
+		"crashed":                 {func(r *row) { r.History[1].Outcome, r.History[1].EndedAt = "", time.Time{} }, "0+333 333+8, now 1000"},
 	} {
 		r := row{LockState: lockStale}
 		r.ReadAt = now

@@ -21,9 +21,9 @@ type listPage struct {
 	choice
 	Filtered  bool      // choice leaves out some analyses
 	Bulk      bool      // all that choice selects may be changed
-	Overview  bool      // this is the first page without a filter
+	Overview  bool      // this is the first page, with neither a filter nor a sorting
 	Urgent    bool      // Rows begin with analyses that need attention
-	Attention attention // only on an Overview that is not sorted
+	Attention attention // only on an Overview
 	Rows      []row
 	Columns   []column
 	Sorted    *column // nil: not sorted
@@ -94,7 +94,7 @@ func (s *Server) list(c echo.Context) error {
 	ch.Sort = ""
 	p.Unsorted = ch.query()
 	p.Filtered = ch != (choice{})
-	p.Overview = !p.Filtered && p.After == ""
+	p.Overview = p.choice == (choice{})
 
 	ctx, cancel := context.WithTimeout(c.Request().Context(), maxWait)
 	defer cancel()
@@ -118,7 +118,7 @@ func (s *Server) fill(ctx context.Context, p *listPage) {
 	v, _ := r.value.(view)
 	var now time.Time
 	p.Live, now = r.age(v.readAt)
-	if p.Overview && p.Sort == "" {
+	if p.Overview {
 		r := s.shared(ctx, "alarms", 4*s.o.Every, func(ctx context.Context) (any, error) { return s.alarms(ctx) })
 		found, _ := r.value.(alarms)
 		v.uncertain = found.stillUncertain(&v)
@@ -134,7 +134,7 @@ func (s *Server) fill(ctx context.Context, p *listPage) {
 	if len(p.Rows) > 0 {
 		first := &p.Rows[0]
 		p.Urgent = first.Section == uncertain || first.Section == stuck
-		if first.Section == others && len(p.Attention.Causes) == 0 { // nothing is above them
+		if first.Section == others && p.Attention.none() { // nothing is above them
 			first.Section = ""
 		}
 	}

@@ -19,7 +19,7 @@ import (
 
 const (
 	maxSelected     = 200     // as many analyses one form changes
-	maxSelectedForm = 1 << 20 // bytes: an id has up to 1,500, and three times as many in a form
+	maxSelectedForm = 2 << 20 // bytes: an id has up to 1,500, and five times as many in a form, escaped twice
 )
 
 // pick is an analysis that the operator has selected.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"taskguard/cmd/internal/console"
@@ -129,6 +130,11 @@ func TestOnlyAFormOfThisConsoleChangesTheSelected(t *testing.T) {
 	for i := range large {
 		large[i] = fmt.Sprint(i)
 	}
+	longest := chosen()
+	for i := range 200 {
+		longest.Add("id", url.QueryEscape(fmt.Sprint(1000+i)+strings.Repeat("é", 748)))
+		longest.Add("seen", "9223372036854775807-0123456789abcdef-stale-0123456789abcdef")
+	}
 	same := []string{"Sec-Fetch-Site", "same-origin"}
 	for name, tc := range map[string]struct {
 		query, body string
@@ -140,7 +146,8 @@ func TestOnlyAFormOfThisConsoleChangesTheSelected(t *testing.T) {
 		"none":            {"", "", same, http.StatusBadRequest},
 		"in the address":  {"?" + good.Encode(), "", same, http.StatusBadRequest},
 		"too many":        {"", chosen(large...).Encode(), same, http.StatusBadRequest},
-		"without an end":  {"", good.Encode() + "&x=" + strings.Repeat("x", 1<<20), same, http.StatusBadRequest},
+		"the longest ids": {"", longest.Encode(), same, http.StatusOK},
+		"without an end":  {"", good.Encode() + "&x=" + strings.Repeat("x", 2<<20), same, http.StatusBadRequest},
 		"two for one":     {"", good.Encode() + "&seen=x", same, http.StatusConflict},
 		"a wrong filter":  {"?state=FAILD", good.Encode(), same, http.StatusBadRequest},
 		"not what's seen": {"", chosen("queued").Encode() + "&seen=x", same, http.StatusOK},
@@ -176,4 +183,32 @@ func TestAChangeOfTheSelectedOutlivesItsPage(t *testing.T) {
 	if h.want(t, "requeue a by operator-1"); w.Code != http.StatusOK {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
+}
+
+func TestAStopWaitsForTheChangesOfTheSelectedUnderWayAndBeginsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ids []string
+		source, h := newSource(), &recorder{}
+		for i := range 100 {
+			ids = append(ids, fmt.Sprint("x", i))
+			source.put(analysis(ids[i], "FAILED"))
+		}
+		work, stop := context.WithCancel(t.Context())
+		defer stop()
+		s := console.NewServer(work, source, console.Options{Operator: h, User: "operator-1"})
+		form := fields(post(t, s, "/selected/requeue", chosen(ids...)).Body.String())
+		h.during = func(ctx context.Context) {
+			stop()
+			time.Sleep(time.Second)
+			ended, end := context.WithCancel(ctx)
+			end()
+			if left := s.Drain(ended); left != 1 || ctx.Err() != nil {
+				t.Errorf("a stop waits for %d forms; the change: %v", left, ctx.Err())
+			}
+		}
+		has(t, post(t, s, "/selected/requeue", form).Body.String(), "Not tried: ")
+		if n := len(h.did); n < 1 || n > 16 {
+			t.Errorf("%d are changed, want those that had begun", n)
+		}
+	})
 }

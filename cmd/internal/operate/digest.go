@@ -148,7 +148,7 @@ func (o *digest) each(limit int) (all []analysislock.Analysis) {
 // why answers for an analysis; key is the state of its key, if that was read.
 func (cl *Client) why(a *analysislock.Analysis, key *repo.KeyState) why.Answer {
 	return why.Of(a, why.Options{
-		Lock: cl.lock, Key: *cmp.Or(key, &repo.KeyState{}), Called: cl.place.Name == "do",
+		Lock: cl.lock, Key: *cmp.Or(key, &repo.KeyState{}), Called: cl.place.Called(),
 	})
 }
 
@@ -198,7 +198,7 @@ func (cl *Client) showDigest(ctx context.Context, c *cli.Call, s *selection) err
 // printEmpty prints what to do with an empty collection.
 func (cl *Client) printEmpty(c *cli.Call) {
 	cli.Print(c.Out, "There is nothing yet in collection %s.", cl.place.Collection)
-	if cl.place.Name != "do" { // its records come from calls
+	if !cl.place.Called() { // its records come from calls
 		cli.Print(c.Out, " Submit something:\n  taskguard submit%s --input %s --wait",
 			cl.place.Flag(), `'{"name": "hello.txt", "text": "hello"}'`)
 	}
@@ -341,11 +341,18 @@ func causes(failed []analysislock.Analysis) (all []*cause, n int) {
 // printCauses prints the failures of the last day by cause, with the commands that list them.
 func (cl *Client) printCauses(c *cli.Call, o *digest, limit, columns int) {
 	all, n := causes(o.failed)
-	if n == 0 {
-		return
-	}
 	title := fmt.Sprintf("FAILED IN THE LAST 24 HOURS: %d", n)
-	if len(o.failed) >= maxGrouped {
+	cut := len(o.failed) >= maxGrouped
+	switch {
+	case n == 0 && cut: // an operator has cancelled many
+		heading(c, "FAILED IN THE LAST 24 HOURS", false, 0)
+		cli.Print(c.Out, "%s\n  taskguard status%s --status FAILED --since 24h\n", cli.Wrap(fmt.Sprintf(
+			"The newest %d were cancelled or have an uncertain side effect. To list the others too:", maxGrouped),
+			0, columns), cl.place.Flag())
+		return
+	case n == 0:
+		return
+	case cut:
 		title = fmt.Sprintf("FAILED IN THE LAST 24 HOURS: the newest %d", n)
 	}
 	heading(c, title, false, 0)

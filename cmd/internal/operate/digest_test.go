@@ -3,12 +3,16 @@ package operate
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
+	"taskguard/worker"
 )
 
 // Whatever the collection has, the reads of a digest depend on its limit, and on the failures that it groups.
@@ -46,5 +50,24 @@ func TestADigestReadsFewDocuments(t *testing.T) {
 	failures, many := int64(100), measure()
 	if few > 170 || many > few+failures {
 		t.Errorf("%d and %d reads, want at most 170 and %d", few, many, few+failures)
+	}
+}
+
+// Older failures may be behind as many cancelled analyses as a digest reads.
+func TestADigestSaysThatFailuresMayBeBehindCancelledOnes(t *testing.T) {
+	cancelled := analysislock.Analysis{Error: &analysislock.Error{Code: analysislock.Cancelled}}
+	for n, want := range map[int]string{
+		maxGrouped - 1: "",
+		maxGrouped: "\nFAILED IN THE LAST 24 HOURS\n" +
+			"The newest 300 were cancelled or have an uncertain side effect. To list the others too:\n" +
+			"  taskguard status --kind order --status FAILED --since 24h\n",
+	} {
+		var out strings.Builder
+		cl := &Client{place: cli.Place{Kind: worker.Kind{Name: "order"}}}
+		cl.printCauses(&cli.Call{Streams: cli.Streams{Out: &out}}, &digest{failed: slices.Repeat(
+			[]analysislock.Analysis{cancelled}, n)}, 10, 0)
+		if got := out.String(); got != want {
+			t.Errorf("with %d cancelled:\n%s\nwant\n%s", n, got, want)
+		}
 	}
 }

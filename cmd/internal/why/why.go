@@ -188,7 +188,7 @@ func parked(a *analysislock.Analysis, key *repo.KeyState) Answer {
 	switch free := key.Limit - len(key.Running) - len(key.Reserved); {
 	case key.Paused:
 		text += "; it starts when the limit is raised"
-	case key.Limit > 0 && free > 0:
+	case free > 0:
 		text += "; a slot is free, and recovery enqueues the first within about a minute"
 	default:
 		text += "; it starts when a run of the key ends"
@@ -255,7 +255,7 @@ func queued(a *analysislock.Analysis) string {
 	case !a.NextAttemptAt.IsZero():
 		return failedBefore(a) + past(a, a.NextAttemptAt, "the next attempt was due %s ago") +
 			"; it waits for a free worker"
-	case changed.At.After(last.EndedAt):
+	case changed.Change != "": // after the last attempt, or to end it
 		return printable.Line(changed.Change+" by "+changed.By) + past(a, changed.At, " %s ago") +
 			"; it waits for a free worker"
 	case last.Outcome == analysislock.OutcomeContinued:

@@ -52,6 +52,15 @@ func TestOf(t *testing.T) {
 			}, why.Options{},
 			why.Answer{"queued", `requeued by ana\x1b 3 s ago; it waits for a free worker`, ""},
 		},
+		"it was unlocked during its run, which that has ended": {
+			A{
+				Status: "QUEUED", UpdatedAt: ago(3 * time.Second), StartedAt: ago(time.Hour), History: []analysislock.Attempt{{
+					Outcome: "lock_lost", EndedAt: ago(3 * time.Second),
+					Changes: []analysislock.OperatorChange{{Change: "unlocked", By: "ana", At: ago(3 * time.Second)}},
+				}},
+			}, why.Options{},
+			why.Answer{"queued", `unlocked by ana 3 s ago; it waits for a free worker`, ""},
+		},
 		"it continues": {
 			A{Status: "QUEUED", UpdatedAt: ago(3 * time.Second), History: []analysislock.Attempt{{Outcome: "continued", EndedAt: ago(3 * time.Second)}}},
 			why.Options{}, why.Answer{"queued", "its run was cut off 3 s ago, and continues with the next delivery", ""},
