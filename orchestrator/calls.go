@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"strconv"
 
 	"taskguard/internal/text"
 )
@@ -15,6 +17,18 @@ type calls struct {
 	acts                      // lineCtx is the context of each call: after a stop it ends when no act is under way
 	told map[string]*actReply // the states that the next call tells, by the names of acts
 	went map[string]bool      // the acts that were told go: none is told so twice
+	made int                  // how many calls
+}
+
+// nextKey returns the Idempotency-Key of the next call. Each call of a run has its own, because whatever replays
+// answers by their keys would answer the second call like the first. net/http trims headers, which would make two ids
+// one, so the id is escaped.
+func (c *calls) nextKey() string {
+	key := url.PathEscape(c.job.AnalysisID)
+	if c.made++; c.made > 1 {
+		key += "#" + strconv.Itoa(c.made)
+	}
+	return key
 }
 
 // newCalls returns the calls of a run. lasting is ctx, or outlasts it as Outlast says. The caller calls end.

@@ -25,6 +25,7 @@ type asking struct {
 	called  func()              // unless nil, called by each call
 	waits   chan struct{}       // WAIT in an answer waits for it
 	tokens  map[string]bool     // of all calls
+	keys    []string            // the Idempotency-Key of each call
 }
 
 func newAsking(t *testing.T, answers ...string) *asking {
@@ -47,6 +48,7 @@ func newAsking(t *testing.T, answers ...string) *asking {
 		}
 		a.calls = append(a.calls, told)
 		a.tokens[r.Header.Get("X-Lock-Token")] = true
+		a.keys = append(a.keys, r.Header.Get("Idempotency-Key"))
 		if a.called != nil {
 			a.called()
 		}
@@ -156,6 +158,9 @@ func TestAnEndpointsActs(t *testing.T) {
 			equal(t, server.calls, c.calls)
 			if ends := strings.Join(m.ends, ";"); ends != c.ends || strings.Join(m.invalid, ";") != c.invalid {
 				t.Errorf("ended %q, want %q; ignored %q", ends, c.ends, m.invalid)
+			}
+			if keys := slices.Compact(slices.Sorted(slices.Values(server.keys))); len(keys) != len(server.calls) {
+				t.Errorf("%d calls have the keys %q; what replays by a key would answer one like another", len(server.calls), keys)
 			}
 			if len(server.tokens) != 1 {
 				t.Errorf("the calls have the lock tokens %v", server.tokens)

@@ -168,8 +168,7 @@ func (e *endpoint) post(c *calls, body []byte) (*answer, error) {
 	request.Header.Set("Content-Type", "application/json")
 	// JSON first: a framework that chooses the type by Accept answers as it does without.
 	request.Header.Set("Accept", "application/json, application/x-ndjson;q=0.9, */*;q=0.8")
-	// net/http trims headers, which would make two ids one.
-	request.Header.Set("Idempotency-Key", url.PathEscape(c.job.AnalysisID))
+	request.Header.Set("Idempotency-Key", c.nextKey())
 	request.Header.Set("X-Lock-Token", strconv.FormatInt(c.job.LockToken, 10))
 	for name, value := range traceHeaders(c.lineCtx) {
 		request.Header.Set(name, value)
