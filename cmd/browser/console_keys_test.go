@@ -107,9 +107,9 @@ func TestAnOperatorCancelsRequeuesAndResolvesByWhatAScreenReaderSays(t *testing.
 
 	b.Go(s.url + "/analysis?id=uncertain")
 	b.hears("heading: Was charge done?")
-	b.tabToNamed("link: It was not done… charge of uncertain")
+	b.tabToNamed("link: It did not happen… charge of uncertain")
 	b.Press(kb.Enter)
-	if no := b.hears("radio: No, it was not done"); !no.checked {
+	if no := b.hears("radio: No, it did not happen"); !no.checked {
 		t.Error("the answer is not chosen")
 	}
 	b.tabToNamed("button: Record the answer")
