@@ -100,16 +100,16 @@ func TestAnOperatorCancelsRequeuesAndResolvesByWhatAScreenReaderSays(t *testing.
 	b.Is(`location.search.includes('code=exit_1')`)
 	b.tabToNamed("link: Requeue… all that match")
 	b.Press(kb.Enter)
-	b.hears("heading: Requeue all that match?")
+	b.hears("heading: Requeue 1?")
 	b.tabToNamed("button: Requeue 1")
 	b.Press(kb.Enter)
-	b.hears("StaticText: 1 requeued, 0 skipped, 0 failed")
+	b.hears("StaticText: 1 requeued.")
 
 	b.Go(s.url + "/analysis?id=uncertain")
-	b.hears("heading: Was charge done?")
-	b.tabToNamed("link: It was not done… charge of uncertain")
+	b.hears("heading: Did charge happen?")
+	b.tabToNamed("link: It did not happen… charge of uncertain")
 	b.Press(kb.Enter)
-	if no := b.hears("radio: No, it was not done"); !no.checked {
+	if no := b.hears("radio: No, it did not happen"); !no.checked {
 		t.Error("the answer is not chosen")
 	}
 	b.tabToNamed("button: Record the answer")

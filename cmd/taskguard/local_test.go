@@ -187,7 +187,7 @@ func TestLocalShowsWhatBecomesOfALongAnalysis(t *testing.T) {
 // A worker that dies is replaced, and a recovery that fails meanwhile is reported.
 func TestLocalCallsRecoveryAndReplacesAWorkerThatDies(t *testing.T) {
 	t.Parallel()
-	env, progress := localCloud(t, vars{"LOCK_TTL": "1s"}, "--recover-every", "100ms", "--workers", "1")
+	env, progress := localCloud(t, vars{"LOCK_TTL": "1s", "MAX_ATTEMPTS": "7"}, "--recover-every", "100ms", "--workers", "1")
 	a := analyses(t, env)
 	create(t, a, "x")
 	awaitReady(t, a, "x")
@@ -195,8 +195,8 @@ func TestLocalCallsRecoveryAndReplacesAWorkerThatDies(t *testing.T) {
 	if strings.Contains(progress.String(), "booked 0") {
 		t.Errorf("recovery without a finding is reported:\n%s", progress)
 	}
-	if env["LOCK_TTL"] != "1s" {
-		t.Errorf("%v, want the LOCK_TTL of its workers", env)
+	if env["LOCK_TTL"] != "1s" || env["MAX_ATTEMPTS"] != "7" {
+		t.Errorf("%v, want the settings of its workers", env)
 	}
 	killWorker(t, progress)
 	eventually(t, "a failed recovery is reported", func() bool { return strings.Contains(progress.String(), "recovery: ") })

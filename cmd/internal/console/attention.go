@@ -94,7 +94,7 @@ func (s *Server) attention(found *alarms, v *view, now time.Time) attention {
 			continue
 		}
 		p.Failed++
-		text := headline(why.Message)
+		text := topic(why.Message)
 		id := key(why.Code + "\n" + text)
 		if groups[id] == nil {
 			groups[id] = &cause{Key: id, Code: why.Code, Text: text, Newest: s.newRow(a, now)}

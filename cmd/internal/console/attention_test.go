@@ -45,6 +45,9 @@ func TestWhatFailedRecentlyIsALineForEachCause(t *testing.T) {
 		t.Errorf("the causes are %s\nwant %s", got, want)
 	}
 	has(t, text, "7 failed in the last 3 h: ", `href="/?state=FAILED&amp;code=http_503"`, `id="group-others"`)
+	if strings.Index(text, `data-id="act"`) > strings.Index(text, `class="cause"`) {
+		t.Error("a cause comes before the uncertain analysis, which only an operator can answer")
+	}
 	if first := ids(text)[0]; first != "act" {
 		t.Errorf("the first row is %s, want the uncertain one", first)
 	}
@@ -64,7 +67,7 @@ func TestWhatFailedRecentlyIsALineForEachCause(t *testing.T) {
 		source.put(broken(fmt.Sprint("many", i), fmt.Sprint("code", i), "m", time.Second))
 	}
 	text = page(t, s, "/")
-	has(t, text, "more than 50 failed in the last 3 h", ">45 more causes</a>")
+	has(t, text, "50 or more failed in the last 3 h", ">45 more causes</a>")
 	if n := strings.Count(text, `id="cause-link-`); n != 5 {
 		t.Errorf("%d causes, want 5", n)
 	}
@@ -187,4 +190,25 @@ func TestAListIsCalledByItsKindAndWhenItIsEmptyHasTheFirstCommand(t *testing.T) 
 	has(t, page(t, open(t, newSource(), final), "/?state=ARCHIVED"), "<option>FAILED</option><option selected>ARCHIVED</option>")
 	has(t, page(t, open(t, newSource(), console.Options{}), "/?state=READY"), "Nothing matches.")
 	hasNot(t, page(t, open(t, newSource(), console.Options{}), "/?state=READY"), "first-command")
+}
+
+func TestCrashesAreOneCauseWhicheverWorkerDied(t *testing.T) {
+	source := newSource()
+	for i := range 3 {
+		source.put(broken(fmt.Sprint("crash", i), "crashed",
+			fmt.Sprintf("the worker rev/%d ended during attempt %d and recorded no outcome", i, i+1), time.Minute))
+	}
+	text := page(t, open(t, source, console.Options{}), "/")
+	if n := strings.Count(text, `id="cause-link-`); n != 1 {
+		t.Errorf("%d causes, want 1", n)
+	}
+	has(t, text, "the worker ended during the run and recorded no outcome")
+}
+
+func TestARowSaysWhyItFailedAndNotThatItsAttemptsAreExhausted(t *testing.T) {
+	spent := broken("spent", "attempts_exhausted", "attempt 10 was the last: x", time.Minute)
+	spent.LastError = &analysislock.Error{Code: "http_503", Message: "overloaded " + strings.Repeat("y", 100)}
+	text := rowOf(t, page(t, open(t, newSource(spent), console.Options{}), "/"), "spent")
+	has(t, text, "<code>http_503</code> overloaded y", strings.Repeat("y", 100))
+	hasNot(t, text, "attempts_exhausted")
 }

@@ -40,7 +40,7 @@ func TestAChangeIsConfirmedAndMadeInTheNameOfTheOperator(t *testing.T) {
 		s, h := writable(t, newSource(heldBy("a b", "w/1", 3, -time.Minute)))
 		has(t, page(t, s, "/analysis?id=a+b"), `href="/`+verb+`?id=a%20b"`)
 		text := page(t, s, "/"+verb+"?id=a+b")
-		if got, want := strings.Contains(text, "A delivery is booked"), verb != "cancel"; got != want {
+		if got, want := strings.Contains(text, "enqueued, and a worker will run it"), verb != "cancel"; got != want {
 			t.Errorf("%s announces a delivery: %v, want %v", verb, got, want)
 		}
 		has(t, text, "a b", "PROCESSING", "w/1", "What will happen", log+" <bdi>operator-1</bdi>", `method="post" action="/`+verb+`?id=a&#43;b"`)
@@ -335,10 +335,10 @@ func TestAnUncertainActIsShownAndResolved(t *testing.T) {
 		s, h := writable(t, newSource(acting("a", "FAILED"), analysis("other", "FAILED")))
 		one, failures := page(t, s, "/analysis?id=a"), page(t, s, "/failures")
 		for _, text := range []string{one, failures} {
-			has(t, text, `data-act="charge"`, orchestrator.ActKey("s", "a", "charge"), "may have been done", ">2 h</span> ago</span>, token 2", `href="/resolve?id=a&amp;name=charge`)
+			has(t, text, `data-act="charge"`, orchestrator.ActKey("s", "a", "charge"), "may have happened", ">2 h</span> ago</span>, token 2", `href="/resolve?id=a&amp;name=charge`)
 			hasNot(t, text, "secret receipt", "name=mail")
 		}
-		has(t, one, `data-act="mail"`, `name=charge&amp;answer=done"`, "no run does it again", `name=charge&amp;answer=not_done"`, "it happens twice")
+		has(t, one, `data-act="mail"`, `name=charge&amp;answer=done"`, "no run repeats it", `name=charge&amp;answer=not_done"`, "it happens twice")
 		if order := regexp.MustCompile(`id="(why|answers|facts)"`).FindAllString(one, -1); len(order) != 3 || order[1] != `id="answers"` {
 			t.Errorf("the order is %s, want the answers before the facts", order)
 		}
@@ -353,7 +353,7 @@ func TestAnUncertainActIsShownAndResolved(t *testing.T) {
 			}
 		}
 		text := page(t, s, path)
-		has(t, text, "its state becomes QUEUED", "A delivery is booked", "The log names <bdi>operator-1</bdi>", `action="/resolve?id=a&amp;name=charge"`)
+		has(t, text, "enqueued, and a worker will run it", "The log names <bdi>operator-1</bdi>", `action="/resolve?id=a&amp;name=charge"`)
 		form := hidden(t, text).Encode()
 		for problem, wrong := range map[string]string{"choose whether": "", "is not JSON": "&answer=done&result=%7Bcut"} {
 			w := ask(t, s, http.MethodPost, path, form+wrong, "Sec-Fetch-Site", "same-origin")
@@ -424,7 +424,7 @@ func TestAnActThatIsNotUncertainAnyMoreIsNotResolved(t *testing.T) {
 	for _, id := range []string{"ready", "cancelled"} {
 		text := page(t, s, "/resolve?name=charge&id="+id)
 		has(t, text, "the answer is only recorded")
-		hasNot(t, text, "A delivery is booked", "QUEUED")
+		hasNot(t, text, "enqueued, and a worker will run it", "QUEUED")
 	}
 	form := hidden(t, page(t, s, "/resolve?id=a&name=charge"))
 	form.Set("answer", "not_done")
@@ -445,7 +445,7 @@ func TestAnActThatIsNotUncertainAnyMoreIsNotResolved(t *testing.T) {
 	source.put(again)
 	text := page(t, s, "/analysis?id=a")
 	has(t, text, "under way")
-	has(t, text, `aria-label="Acts that may have been done" hidden>`)
-	hasNot(t, text, "/resolve?", "</svg>may have been done")
+	has(t, text, `aria-label="Side effects that may have happened" hidden>`)
+	hasNot(t, text, "/resolve?", "</svg>may have happened")
 	hasNot(t, page(t, open(t, newSource(acting("a", "FAILED")), console.Options{}), "/analysis?id=a"), "/resolve?")
 }

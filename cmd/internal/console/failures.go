@@ -61,7 +61,7 @@ type line struct {
 }
 
 // More reports whether the message has more than the headline.
-func (l line) More() bool { return strings.TrimSpace(message(l.Message)) != l.Text }
+func (l line) More() bool { return strings.TrimSpace(message(l.Message)) != headline(l.Message) }
 
 // newGroup returns the group of one code. It counts the newest analyses by the headline of their
 // message, and puts the most frequent headline first. Each headline links its newest analysis.
@@ -75,7 +75,7 @@ func (s *Server) newGroup(failure *repo.Failure, now time.Time) group {
 	for i := range failure.Newest { // the newest first
 		a := &failure.Newest[i]
 		g.Cancelled = g.Cancelled && a.Lock.FinishedBy == analysislock.Operator
-		text := headline(a.Cause().Message)
+		text := topic(a.Cause().Message)
 		if lines[text] == nil {
 			lines[text] = &line{Text: text, Newest: s.newRow(a, now), Error: *a.Cause()}
 			g.Lines = append(g.Lines, lines[text])

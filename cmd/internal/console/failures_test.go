@@ -91,16 +91,16 @@ func TestARequeueOfFailuresIsConfirmedWithItsNumberAndContinued(t *testing.T) {
 	h.bulk = console.Bulk{Before: before, Matched: 6234, Changed: 4997, Skipped: 3}
 	const path = "/failures/requeue?code=a%26b"
 	text := page(t, server, path)
-	has(t, text, `id="matched">6,234<`, `id="would">4,997<`, `id="skipped">3<`, "Of the first 5,000", "Requeue 6,234</button>", "A delivery is booked for each", "operator-1")
+	has(t, text, `id="matched">6,234<`, `id="would">4,997<`, `id="skipped">3<`, "Of the first 5,000", "Requeue 6,234</button>", "Each is enqueued", "operator-1")
 	h.want(t)
 
 	for _, step := range []struct {
 		bulk         console.Bulk
 		result, more string
 	}{
-		{console.Bulk{Matched: 6300, Changed: 1200, Skipped: 3, Failed: 1}, "1,200 requeued, 3 skipped, 1 failed; 5,034 that matched are not requeued.", "Requeue the other 5,034</button>"},
-		{console.Bulk{Matched: 33, Changed: 30, Skipped: 3}, "30 requeued, 3 skipped, 0 failed; 3 that", "Requeue the other 3</button>"},
-		{console.Bulk{Matched: 3, Changed: 3}, "3 requeued, 0 skipped, 0 failed", ""},
+		{console.Bulk{Matched: 6300, Changed: 1200, Skipped: 3, Failed: 1}, "1,200 requeued, 3 skipped, 1 failed. 5,034 are left.", "Requeue the other 5,034</button>"},
+		{console.Bulk{Matched: 33, Changed: 30, Skipped: 3}, "30 requeued, 3 skipped. 3 are left.", "Requeue the other 3</button>"},
+		{console.Bulk{Matched: 3, Changed: 3}, "3 requeued.", ""},
 	} {
 		h.bulk, h.bulk.Before = step.bulk, before
 		text = post(t, server, path, hidden(t, text)).Body.String()
@@ -250,7 +250,7 @@ func TestAllThatAFilterSelectsAreChangedAfterADryRun(t *testing.T) {
 			t.Errorf("the dry run has %+v, want %+v", h.filter, filter)
 		}
 		w := post(t, server, path, hidden(t, text))
-		has(t, w.Body.String(), "20 "+past+", 9 skipped, 1 failed; 10 that matched are not "+past)
+		has(t, w.Body.String(), "20 "+past+", 9 skipped, 1 failed. 10 are left.")
 		h.want(t, fmt.Sprint(verb, " up to 30 of QUEUED c before ", before.UnixMilli(), " by operator-1"))
 		filter.Since, filter.Before = filter.Since.Truncate(time.Millisecond), filter.Before.Truncate(time.Millisecond)
 		if got := h.filter; !got.Since.Equal(filter.Since) || !got.Before.Equal(filter.Before) {

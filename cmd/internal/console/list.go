@@ -22,7 +22,7 @@ type listPage struct {
 	Filtered  bool      // choice leaves out some analyses
 	Bulk      bool      // all that choice selects may be changed
 	Overview  bool      // this is the first page, with neither a filter nor a sorting
-	Urgent    bool      // Rows begin with analyses that need attention
+	urgent    int       // so many Rows come first, as they need attention
 	Attention attention // only on an Overview
 	Rows      []row
 	Columns   []column
@@ -49,6 +49,13 @@ func readIn(b *repo.Backlog) float64 {
 	}
 	return float64(n-1) + float64(b.At.Sub(b.Intervals[n-1].From))/float64(repo.Step)
 }
+
+// Urgent returns the rows that come first, as they need attention. They come before the causes of failures: only an
+// operator can answer for an uncertain side effect.
+func (p *listPage) Urgent() []row { return p.Rows[:p.urgent] }
+
+// Calm returns the other rows.
+func (p *listPage) Calm() []row { return p.Rows[p.urgent:] }
 
 // pill is one choice of a state, with the number of its analyses.
 type pill struct {
@@ -99,7 +106,7 @@ func (s *Server) list(c echo.Context) error {
 	ctx, cancel := context.WithTimeout(c.Request().Context(), maxWait)
 	defer cancel()
 	s.fill(ctx, &p)
-	return s.render(c, http.StatusOK, "list", p)
+	return s.render(c, http.StatusOK, "list", &p)
 }
 
 // fill fills p with what was read last, or is read now.
@@ -132,8 +139,10 @@ func (s *Server) fill(ctx context.Context, p *listPage) {
 	}
 	p.Rows = s.rows(&v, now)
 	if len(p.Rows) > 0 {
+		for p.urgent < len(p.Rows) && slices.Contains([]string{uncertain, stuck}, p.Rows[p.urgent].Group) {
+			p.urgent++
+		}
 		first := &p.Rows[0]
-		p.Urgent = first.Section == uncertain || first.Section == stuck
 		if first.Section == others && p.Attention.none() { // nothing is above them
 			first.Section = ""
 		}

@@ -18,7 +18,7 @@ func TestTheListShowsTheProgressOfRunningAnalyses(t *testing.T) {
 	stale.Progress, wordless.Progress = running.Progress, &analysislock.Progress{Message: "reads"}
 	text := page(t, open(t, newSource(running, stale, wordless), console.Options{Every: quick}), "/")
 	has(t, rowOf(t, text, "running"), `<progress max="100" value="42"`, "42 %", "page 7 of 17", "the end</span>")
-	hasNot(t, rowOf(t, text, "running"), strings.Repeat("x", 64))
+	hasNot(t, rowOf(t, text, "running"), strings.Repeat("x", 160))
 	hasNot(t, rowOf(t, text, "stale"), "<progress", "page 7")
 	has(t, rowOf(t, text, "wordless"), "reads")
 	hasNot(t, rowOf(t, text, "wordless"), "<progress", " %")

@@ -234,6 +234,9 @@ func clock(t time.Time) string {
 // their end.
 func shorten(text string) string { return cli.Shorten(text, 64) }
 
+// oneLine returns the headline of a message for one line of a page, which cuts it at its end.
+func oneLine(text string) string { return cli.Shorten(headline(text), 160) }
+
 // took formats how long something took: as cli.Span, and below a second in milliseconds.
 func took(d time.Duration) string {
 	if d < time.Second {
@@ -265,6 +268,18 @@ func headline(text string) string {
 		return found[1]
 	}
 	return lines[0]
+}
+
+// diedWorker is the message of a crash, which names the worker and the attempt.
+var diedWorker = regexp.MustCompile(`^the worker .* ended during attempt \d+ and recorded no outcome$`)
+
+// topic returns the headline by which failures are grouped. Crashes are one group, whichever worker died.
+func topic(text string) string {
+	text = headline(text)
+	if diedWorker.MatchString(text) {
+		return "the worker ended during the run and recorded no outcome"
+	}
+	return text
 }
 
 // number formats n with a comma between thousands.

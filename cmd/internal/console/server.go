@@ -78,7 +78,7 @@ var assets embed.FS
 // pages are parsed once; they are part of the program. Each Server executes a clone.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
 	"legible": printable.Line, "shorten": shorten, "span": cli.Span, "age": age, "stamp": stamp,
-	"clock": clock, "ms": time.Time.UnixMilli, "number": number, "took": took, "message": message, "headline": headline,
+	"clock": clock, "ms": time.Time.UnixMilli, "number": number, "took": took, "message": message, "headline": headline, "line": oneLine, "lower": strings.ToLower,
 	"repeats": strings.HasSuffix, "utc": utc, "percent": percent, "fold": fold, "root": func() string { return "" },
 }).ParseFS(assets, "assets/*.html"))
 

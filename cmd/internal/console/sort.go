@@ -27,7 +27,7 @@ type column struct {
 // sortable lists the columns.
 var sortable = []column{
 	{Name: "id", Title: "Analysis", Class: "id", compare: func(a, b *row) int { return cmp.Compare(a.ID, b.ID) }},
-	{Name: "state", Title: "State", compare: func(a, b *row) int { return cmp.Compare(a.State, b.State) }},
+	{Name: "state", Title: "Status", compare: func(a, b *row) int { return cmp.Compare(a.State, b.State) }},
 	{Name: "now", Title: "Now, or why it failed", Class: "now", compare: func(a, b *row) int {
 		return cmp.Compare(a.Now(), b.Now())
 	}},

@@ -183,8 +183,8 @@ func (l *local) showRecord(w *process, r *record) {
 func (l *local) variables() map[string]string {
 	vars := l.clientVariables()
 	names := []string{
-		"ANALYSES_COLLECTION", "CONCURRENCY_KEY", "CONCURRENCY_LIMIT", "LOCK_TTL", "RUN_TIMEOUT", "KEEP_FINISHED",
-		"DOCUMENT_LOCKS_COLLECTION",
+		"ANALYSES_COLLECTION", "CONCURRENCY_KEY", "CONCURRENCY_LIMIT", "LOCK_TTL", "MAX_ATTEMPTS", "RUN_TIMEOUT",
+		"KEEP_FINISHED", "DOCUMENT_LOCKS_COLLECTION",
 	}
 	maps.Copy(vars, l.given(names))
 	return vars

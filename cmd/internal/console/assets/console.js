@@ -118,6 +118,7 @@ function showSelection() {
   if (!el('selection')) return;
   const all = picks();
   for (const id of selected) if (!all.some(({ value }) => value === id)) selected.delete(id);
+  el('selection').hidden = !all.length;
   for (const pick of all) pick.checked = selected.has(pick.value);
   const n = selected.size;
   const text = n ? `${n} selected:` : 'None selected.';
