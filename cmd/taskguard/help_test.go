@@ -112,7 +112,7 @@ func putExamples(t *testing.T, env vars) {
 }
 
 // serving has a text that a command prints when it serves, until Ctrl-C.
-var serving = map[string]string{"local": "In another terminal:", "emulator": "# Ready: ", "console": "the console: http://"}
+var serving = map[string]string{"local": "In another terminal, run the exports", "emulator": "# Ready: ", "console": "the console: http://"}
 
 // Examples are pasted: each does what it says, in a shell, with the analyses that it names.
 func TestEachExampleOfTheHelpRuns(t *testing.T) {
