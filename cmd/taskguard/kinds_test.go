@@ -169,7 +169,7 @@ func TestTheConsoleHasAPageForEachKind(t *testing.T) {
 	page("/", `href="/analysis?id=a"`, "id=x")
 	page("/", `<a id="kind-analysis" href="/" aria-current="page">analysis</a><a id="kind-order" href="/kind/order/">order</a>`, "shops/s/orders")
 	page("/kind/order/", `href="/kind/order/analysis?id=x"`, "id=a")
-	page("/kind/order2/", "There are no analyses yet.", "id=x")
+	page("/kind/order2/", "Nothing is here yet.", "id=x")
 	page("/kind/order/", `<a id="kind-analysis" href="/">analysis</a><a id="kind-order" href="/kind/order/" aria-current="page">order</a>`, `data-poll="/?`)
 	page("/kind/order/", `</svg>FAILED <b>1</b>`, "id=a")
 	page("/kind/order/?q=fa", "id=failed", "id=x")

@@ -79,8 +79,9 @@ func decodeKinds(text string) (list []worker.Kind, err error) {
 func TakesKind(cmd *cobra.Command, lookup Lookup, without string) {
 	cmd.Flags().String("kind", "", "the `NAME` of a kind of work in KINDS (default: "+without+")")
 	Complete(cmd, "kind", lookup, func(c *Call) (names []string) {
-		for _, k := range Kinds(c.Environment()) {
-			names = append(names, k.Name)
+		kinds := Kinds(c.Environment())
+		for i := range kinds {
+			names = append(names, kinds[i].Name)
 		}
 		return names
 	})
@@ -128,9 +129,10 @@ func (c *Call) ParseStatus(text string) (string, error) { return ParseStatus(c.f
 func (c *Call) Statuses() []string { return c.fields().Statuses() }
 
 func (c *Call) fields() worker.Fields {
-	for _, k := range Kinds(c.Environment()) {
-		if !c.chosen || k.Name == c.kind {
-			return k.Fields
+	kinds := Kinds(c.Environment())
+	for i := range kinds {
+		if !c.chosen || kinds[i].Name == c.kind {
+			return kinds[i].Fields
 		}
 	}
 	return worker.Fields{} // Places reports what is wrong

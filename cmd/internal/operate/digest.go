@@ -85,7 +85,8 @@ func (cl *Client) digest(parent context.Context, c *cli.Call, limit int) (o dige
 	}
 
 	o.sort(cl, slices.Concat(uncertain, stuck, running, unfinished, waiting))
-	return o, cl.addUndated(parent, &o, limit)
+	err = cl.addUndated(parent, &o, limit)
+	return o, err
 }
 
 // addUndated adds up to limit analyses without an updatedAt, which the other queries do not find, if all others have
