@@ -82,6 +82,33 @@ func TestABulkRequeueChangesWhatMatchesOnceAfterADryRun(t *testing.T) {
 	taskguard(t, q.env, "cancel", "--since", "2h").want(t, cli.ExitFailed, "7 matched, 4 changed, 2 skipped", "skipped: 1 already finished, 1 held, which --running cancels too\n")
 }
 
+// Different causes may have the same code.
+func TestAMessageSelectsOneCauseOfACode(t *testing.T) {
+	t.Parallel()
+	env := store(t)
+	put(t, env, "own", failedAnHourAgo())
+	for id, message := range map[string]string{"key": "Traceback\n  d[k]\nKeyError: 'total'", "zero": "Traceback\n  1/n\nZeroDivisionError"} {
+		fields := failedAnHourAgo()
+		fields["error"] = map[string]any{"code": "attempts_exhausted", "message": "attempt 3 was the last"}
+		fields["lastError"] = map[string]any{"code": "c", "message": message}
+		put(t, env, id, fields)
+	}
+	const text = "KeyError: 'total'"
+	if found := objects(t, env, "--code", "c", "--message", text); len(found) != 1 || !strings.Contains(found[0], `"id":"key"`) {
+		t.Errorf("%v are listed, want key", found)
+	}
+	if found := objects(t, env, "--message", "Traceback", "--limit", "1"); len(found) != 1 {
+		t.Errorf("%v are listed, want one", found)
+	}
+	taskguard(t, env, "status", "--code", "c", "--message", "keyerror").want(t, cli.ExitDone, "no analysis has this message; 3 match without --message")
+	taskguard(t, env, "requeue", "--code", "c", "--message", text, "--dry-run").want(t, cli.ExitDone, "1 matched, 1 would be changed")
+	taskguard(t, env, "cancel", "--message=").want(t, cli.ExitUsage).wantOneErrorLine(t)
+	taskguard(t, env, "requeue", "--code", "c", "--message", text).want(t, cli.ExitDone, "1 matched, 1 changed")
+	for id, want := range map[string]string{"key": "QUEUED", "zero": "FAILED", "own": "FAILED"} {
+		taskguard(t, env, "status", id).want(t, cli.ExitDone, " "+want+"\n")
+	}
+}
+
 func TestABulkChangeNeedsEitherIDsOrAFilter(t *testing.T) {
 	t.Parallel()
 	env := store(t)

@@ -168,8 +168,8 @@ func TestStatusShowsProgressTheAttemptsAndTheErrors(t *testing.T) {
 	put(t, env, "z", map[string]any{"status": "FAILED", "lastError": last, "error": map[string]any{"code": "final", "message": "over"}})
 
 	taskguard(t, env, "status", "x").want(t, cli.ExitDone, "progress    43 %, page 3 of 7, reported 30m", "checkpoint  10 bytes; the next run continues from it",
-		"last error  analyzer_failed: no memory\n            at all\n", "\n1        "+at+"  1.5s          retry                   w\n         analyzer_failed: no memory\\nat all\n",
-		"\n2        "+at+"                no end recorded         w\n3        "+at+"                running                 w\n")
+		"last error  analyzer_failed: no memory\n            at all\n", "\n1        "+at+"  1.5s       retry               w\n         analyzer_failed: no memory\\nat all\n",
+		"\n2        "+at+"             no end recorded         w\n3        "+at+"             running             w\n")
 	taskguard(t, env, "status", "z").want(t, cli.ExitDone, "error       final: over\nlast error  analyzer_failed")
 	ready := taskguard(t, env, "status", "y").want(t, cli.ExitDone, "finished by  w/9\n", "\nresult\n3\n") // another program has not deleted its last error
 	for _, part := range []string{"running", "checkpoint", "analyzer_failed"} {
@@ -214,10 +214,10 @@ func TestStatusShowsWhereAnAttemptCrashedAndWhetherItRanAlone(t *testing.T) {
 	})
 
 	one := taskguard(t, env, "status", "killer").want(t, cli.ExitDone, "last error  crashed: its worker died",
-		"ATTEMPT  STARTED                   DURATION      OUTCOME          ALONE  INSTANCE\n",
-		"\n1        "+at+"  1.5s          crashed                 worker-00042-kib/0087244a\n"+
+		"ATTEMPT  STARTED                   DURATION   OUTCOME      ALONE  INSTANCE\n",
+		"\n1        "+at+"  1.5s       crashed             worker-00042-kib/0087244a\n"+
 			"         the next attempt was delayed 2 times: the instance was busy\n"+
-			"2        "+at+"  1.5s          crashed          alone  worker-00042-kib/1193\n"+
+			"2        "+at+"  1.5s       crashed      alone  worker-00042-kib/1193\n"+
 			"         unlocked by ana at "+end+"\n"+
 			"         requeued by me@here at "+end+"\n")
 	if n := strings.Count(one.out, "delayed"); n != 1 {
@@ -367,7 +367,7 @@ The worker seems to be dead. Another takes over when the lock expires, or now:
   dead  0    4 min    its worker seems to be dead
 
 FAILED IN THE LAST 24 HOURS: 6
-Each command lists its analyses. Once the cause is fixed, requeue instead of status runs them again.
+Each command lists its analyses; --message TEXT selects one message. Once the cause is fixed, requeue instead of status runs them again.
 4 × ocr_down
   4 × it is down (such as ocr3)
   taskguard status --status FAILED --code ocr_down --since 24h

@@ -25,6 +25,7 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		"status --frob":                          "taskguard status: unknown flag --frob (see: taskguard help status)",
 		"--frob":                                 "taskguard: unknown flag --frob; flags follow the command (see: taskguard help)",
 		"requeu --status FAILED":                 `taskguard: no command "requeu"; did you mean requeue? (see`,
+		"requeu --help":                          `taskguard: no command "requeu"; did you mean requeue? (see`,
 		"help requeu":                            `taskguard: no command "requeu"; did you mean requeue? (see: taskguard help)`,
 		"requeue --dry-rum":                      "unknown flag --dry-rum; did you mean --dry-run?",
 		"requeue -dry-run":                       "unknown flag -dry-run; did you mean --dry-run?",

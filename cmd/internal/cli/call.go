@@ -74,7 +74,12 @@ func (c *Call) Log() *slog.Logger { return slog.New(slog.NewTextHandler(c.Err, n
 
 // Notice prints a line for people on standard error.
 func (c *Call) Notice(format string, args ...any) {
-	Print(c.Err, "taskguard "+c.Name+": "+format+"\n", args...)
+	c.Line("taskguard "+c.Name+": "+format, args...)
+}
+
+// Line prints a line for people on standard error, wrapped for a terminal.
+func (c *Call) Line(format string, args ...any) {
+	Print(c.Err, "%s\n", fold(fmt.Sprintf(format, args...), columns(c.Err, c.Lookup)))
 }
 
 // Value returns a variable of the environment, or "" if it is not set.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -70,6 +71,9 @@ func Run(ctx context.Context, commands []Command, args []string, s Streams, look
 	root.SetArgs(append([]string{}, args...)) // for nil, cobra would take the arguments of the process
 
 	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil && misspelt(cmd) {
+		err = noCommand(root, cmd.Flags().Arg(0))
+	}
 	name := ""
 	if cmd != root && cmd.Name() != "help" {
 		name = cmd.Name()
@@ -79,6 +83,11 @@ func Run(ctx context.Context, commands []Command, args []string, s Streams, look
 		return Report(ctx, s.Err, "", fmt.Errorf("standard output: %w", err))
 	}
 	return code
+}
+
+// misspelt reports whether cmd, which has run, was asked for the help of a command that does not exist.
+func misspelt(cmd *cobra.Command) bool {
+	return !cmd.HasParent() && cmd.Flags().Changed("help") && cmd.Flags().NArg() > 0
 }
 
 // nearEnough is the number of letters in which a misspelt word may differ, as in cobra's own suggestions.
@@ -102,7 +111,11 @@ func Root(commands []Command, lookup Lookup) *cobra.Command {
 	}
 	root.SetVersionTemplate("taskguard {{.Version}}\n")
 	root.SetFlagErrorFunc(FlagError)
-	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { printHelp(cmd.OutOrStdout(), cmd, lookup) })
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		if !misspelt(cmd) { // Run reports it
+			printHelp(cmd.OutOrStdout(), cmd, lookup)
+		}
+	})
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 
 	root.AddGroup(groups...)
@@ -202,27 +215,30 @@ func Report(ctx context.Context, w io.Writer, name string, err error) int {
 	}
 	prefix, help := strings.TrimSpace("taskguard "+name), strings.TrimSpace("taskguard help "+name)
 	var coded ExitError
+	say := func(format string, args ...any) {
+		Print(w, "%s\n", fold(fmt.Sprintf(format, args...), columns(w, os.LookupEnv)))
+	}
 
 	switch {
 	case errors.As(err, new(UsageError)):
-		Print(w, "%s: %s (see: %s)\n", prefix, printable.Line(err.Error()), help)
+		say("%s: %s (see: %s)", prefix, printable.Line(err.Error()), help)
 		return ExitUsage
 	case errors.As(err, new(EnvironmentError)):
 		for line := range strings.Lines(err.Error()) {
-			Print(w, "%s: %s\n", prefix, printable.Line(strings.TrimSpace(line)))
+			say("%s: %s", prefix, printable.Line(strings.TrimSpace(line)))
 		}
 		return ExitUsage
 	case errors.As(err, &coded):
 		if coded.Err != nil {
-			Print(w, "%s: %v\n", prefix, coded.Err)
+			say("%s: %v", prefix, coded.Err)
 		}
 		return coded.Code
 	case ctx.Err() != nil:
-		Print(w, "%s: interrupted\n", prefix)
+		say("%s: interrupted", prefix)
 		return ExitInterrupted
 	}
 
 	message := strings.TrimPrefix(text.Error(err), "project: ") // hold's package
-	Print(w, "%s: %s\n", prefix, printable.Lines(message))
+	say("%s: %s", prefix, printable.Lines(message))
 	return ExitFailed
 }

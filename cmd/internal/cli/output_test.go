@@ -63,3 +63,23 @@ func TestExportsAreForAShell(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
+
+func TestAMessageIsWrappedForATerminalButNoCommandInIt(t *testing.T) {
+	for message, want := range map[string]string{
+		"taskguard status: short":                                  "taskguard status: short",
+		"taskguard status: reading demo-taskguard / (default) / x": "taskguard status: reading\n  demo-taskguard / (default) /\n  x",
+		"taskguard status: unknown flag --x (see: taskguard help status)": "taskguard status: unknown\n  flag --x\n" +
+			"  (see: taskguard help status)",
+		"taskguard requeue: taskguard requeue --status QUEUED --since 1h enqueues them": "taskguard requeue:\n" +
+			"  taskguard requeue --status QUEUED --since 1h enqueues them",
+		"taskguard run: it failed\n  File \"a.py\", line 1234567, in f\nKeyError": "taskguard run: it failed\n" +
+			"  File \"a.py\", line 1234567, in f\nKeyError",
+	} {
+		if got := fold(message, 30); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if got := fold(message, 0); got != message {
+			t.Errorf("without a terminal: %q", got)
+		}
+	}
+}

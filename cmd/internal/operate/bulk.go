@@ -268,8 +268,8 @@ func (t *tally) print(verb console.Verb) {
 
 // filter is the flags that select analyses.
 type filter struct {
-	status, code     string
-	since, olderThan func(now time.Time) time.Time
+	status, code, message string
+	since, olderThan      func(now time.Time) time.Time
 }
 
 // declare declares the flags of f.
@@ -279,6 +279,8 @@ func (f *filter) declare(cmd *cobra.Command, lookup cli.Lookup) {
 	cli.Complete(cmd, "status", lookup, (*cli.Call).Statuses)
 	flags.StringVar(&f.code, "code", "",
 		"filter: with this `CODE` of the error, or of the last attempt's if it is the cause")
+	flags.StringVar(&f.message, "message", "",
+		"filter: with this `TEXT` in the message of that error")
 	usage := map[string]string{
 		"since":      "filter: last updated after this `TIME`, or this long ago, such as 1h",
 		"older-than": "filter: last updated before this `TIME`, or longer ago than, such as 1h",
@@ -295,7 +297,7 @@ func (f *filter) declare(cmd *cobra.Command, lookup cli.Lookup) {
 
 // given reports whether f selects analyses. It refuses what no analysis can have.
 func (f *filter) given(c *cli.Call) (bool, error) {
-	for name, value := range map[string]string{"status": f.status, "code": f.code} {
+	for name, value := range map[string]string{"status": f.status, "code": f.code, "message": f.message} {
 		if c.Flags.Changed(name) && (value == "" || !utf8.ValidString(value)) {
 			return true, cli.UsageError("--" + name + " must not be empty, and must be UTF-8")
 		}
@@ -306,7 +308,7 @@ func (f *filter) given(c *cli.Call) (bool, error) {
 			return true, err
 		}
 	}
-	return slices.ContainsFunc([]string{"status", "code", "since", "older-than"}, c.Flags.Changed), nil
+	return slices.ContainsFunc([]string{"status", "code", "message", "since", "older-than"}, c.Flags.Changed), nil
 }
 
 // maxCodes bounds the codes that find names.
@@ -323,8 +325,12 @@ func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
 		return nil, now, err
 	}
 	selected := repo.Filter{Status: f.status, Code: f.code, Since: f.since(now), Before: f.olderThan(now)}
-	found, err = cl.Find(ctx, selected, "", limit)
-	if err == nil && len(found) == 0 && f.code != "" {
+	if f.message == "" {
+		found, err = cl.Find(ctx, selected, "", limit)
+	} else {
+		found, err = cl.findMessage(ctx, c, f.message, selected, limit)
+	}
+	if err == nil && len(found) == 0 && f.code != "" && f.message == "" {
 		codes, _ := cl.Codes(ctx, maxCodes) // some, if it fails
 		if len(codes) >= maxCodes {         // the codes come from two lists, and one may be cut
 			codes = append(codes, "and perhaps others")
@@ -332,4 +338,27 @@ func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
 		c.Notice("no analysis matches; the codes are: %s", printable.Line(strings.Join(codes, ", ")))
 	}
 	return found, cmp.Or(selected.Before, now), explainIndex(err)
+}
+
+// findMessage reads all that selected selects, and returns up to limit of them whose error has the text in its message.
+func (cl *Client) findMessage(
+	ctx context.Context, c *cli.Call, text string, selected repo.Filter, limit int,
+) ([]analysislock.Analysis, error) {
+	all, err := cl.Find(ctx, selected, "", math.MaxInt)
+	found := slices.DeleteFunc(slices.Clone(all), func(a analysislock.Analysis) bool { return !hasMessage(&a, text) })
+	if err == nil && len(found) == 0 && len(all) > 0 {
+		c.Notice("no analysis has this message; %d match without --message", len(all))
+	}
+	return found[:min(limit, len(found))], err
+}
+
+// hasMessage reports whether an error by which Analysis.HasCode selects a has the text in its message.
+func hasMessage(a *analysislock.Analysis, text string) bool {
+	last := a.LastError
+	if a.Finished() {
+		last = a.Cause()
+	}
+	return slices.ContainsFunc([]*analysislock.Error{a.Error, last}, func(e *analysislock.Error) bool {
+		return e != nil && strings.Contains(e.Message, text)
+	})
 }

@@ -356,8 +356,8 @@ func (cl *Client) printCauses(c *cli.Call, o *digest, limit, columns int) {
 		title = fmt.Sprintf("FAILED IN THE LAST 24 HOURS: the newest %d", n)
 	}
 	heading(c, title, false, 0)
-	cli.Print(c.Out, "%s\n", cli.Wrap("Each command lists its analyses. Once the cause is fixed, requeue instead of "+
-		"status runs them again.", 0, columns))
+	cli.Print(c.Out, "%s\n", cli.Wrap("Each command lists its analyses; --message TEXT selects one message. Once the "+
+		"cause is fixed, requeue instead of status runs them again.", 0, columns))
 
 	for _, group := range all[:min(limit, len(all))] {
 		cli.Print(c.Out, "%d × %s\n", group.n, printable.Line(cmp.Or(group.code, "no code")))

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/printable"
 	"taskguard/internal/text"
 	"taskguard/lease"
@@ -163,7 +164,7 @@ func (s *selection) show(ctx context.Context, c *cli.Call, args []string) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
-	cli.Print(c.Err, "taskguard status%s: reading %s\n", cl.place.Flag(), cl.place)
+	c.Line("taskguard status%s: reading %s", cl.place.Flag(), cl.place)
 
 	switch {
 	case s.id != "":
@@ -240,13 +241,31 @@ func (cl *Client) showOne(ctx context.Context, c *cli.Call, selected *selection)
 	return nil
 }
 
-// errorLines formats an error for a table's column; a message may have several lines.
-func errorLines(e *analysislock.Error) string {
+// errorLines formats an error for a table's column; a message may have several lines. For a terminal it wraps those
+// that are not the code of a traceback.
+func errorLines(e *analysislock.Error, columns int) string {
 	if e == nil {
 		return ""
 	}
-	message := printable.Lines(strings.TrimRight(e.Message, "\n"))
-	return printable.Line(e.Code) + ": " + strings.ReplaceAll(message, "\n", "\n\t")
+	lines := strings.Split(printable.Line(e.Code)+": "+printable.Lines(strings.TrimRight(e.Message, "\n")), "\n")
+	for i, line := range lines {
+		if !strings.HasPrefix(line, " ") {
+			lines[i] = cli.Wrap(line, 0, columns)
+		}
+	}
+	return strings.ReplaceAll(strings.Join(lines, "\n"), "\n", "\n\t")
+}
+
+// withoutLast returns e without the message of the last error at its end: that is printed below it.
+func withoutLast(e, last *analysislock.Error) *analysislock.Error {
+	if e == nil || last == nil || last.Message == "" {
+		return e
+	}
+	head, repeated := strings.CutSuffix(e.Message, ": "+last.Message)
+	if !repeated {
+		return e
+	}
+	return &analysislock.Error{Code: e.Code, Message: strings.TrimSuffix(head, "; last error")}
 }
 
 // commandText returns the command of an answer as one types it; empty: there is none.
@@ -267,6 +286,9 @@ func (cl *Client) commandText(a *analysislock.Analysis, name string) string {
 	return "taskguard " + name + cl.place.Flag() + id
 }
 
+// textWidth is the width of a text beside the names of the fields; 0 or less: it is not wrapped.
+func textWidth(c *cli.Call) int { return c.Columns() - firstColumn }
+
 // printFields prints an analysis without its result, and the command that helps, if any.
 func printFields(c *cli.Call, s *shownAnalysis, command string) {
 	t := tabwriter.NewWriter(c.Out, 0, 0, 2, ' ', 0)
@@ -277,7 +299,7 @@ func printFields(c *cli.Call, s *shownAnalysis, command string) {
 	}
 	field("id", printable.Line(s.ID), true)
 	field("status", printable.Line(statusOrNone(s.Status)), true)
-	field("why", strings.ReplaceAll(cli.Wrap(s.Why, 0, c.Columns()-firstColumn), "\n", "\n\t"), true)
+	field("why", strings.ReplaceAll(cli.Wrap(s.Why, 0, textWidth(c)), "\n", "\n\t"), true)
 	field("next", printable.Line(command), command != "")
 	field("attempts", strconv.Itoa(s.Attempts), true)
 	lock := lockText(&s.Analysis, s.Lock.Owner)
@@ -294,8 +316,8 @@ func printFields(c *cli.Call, s *shownAnalysis, command string) {
 		field("act", actText(name, act.Act), true)
 		field("", "its key is "+act.Key, act.Key != "")
 	}
-	field("error", errorLines(s.Error), s.Error != nil)
-	field("last error", errorLines(s.LastError), s.LastError != nil)
+	field("error", errorLines(withoutLast(s.Error, s.LastError), textWidth(c)), s.Error != nil)
+	field("last error", errorLines(s.LastError, textWidth(c)), s.LastError != nil)
 
 	next := iso8601.Format(s.NextAttemptAt)
 	if remaining := s.NextAttemptAt.Sub(s.ReadAt); remaining > 0 {
@@ -311,7 +333,7 @@ func printFields(c *cli.Call, s *shownAnalysis, command string) {
 // printHistory prints the attempts, a row each, and below it its error. An attempt without an
 // end is running, or no acquisition has found yet that its worker died.
 func printHistory(c *cli.Call, s *shownAnalysis) {
-	const row = "%-7v  %-24s  %-12s  %-15s  %-5s  %s\n"
+	const row = "%-7v  %-24s  %-9s  %-11s  %-5s  %s\n" // 80 columns with an instance of local
 	if len(s.History) > 0 {
 		cli.Print(c.Out, "\n"+row, "ATTEMPT", "STARTED", "DURATION", "OUTCOME", "ALONE", "INSTANCE")
 	}
@@ -332,7 +354,11 @@ func printHistory(c *cli.Call, s *shownAnalysis) {
 			printable.Line(a.Instance()))
 
 		if a.Code != "" {
-			problem := printable.Line(a.Code + ": " + strings.TrimSpace(a.Message))
+			message := strings.TrimSpace(a.Message)
+			if c.Columns() > 0 { // the newest traceback is above, and --json has all
+				message = attemptLine(message)
+			}
+			problem := printable.Line(a.Code + ": " + message)
 			cli.Print(c.Out, "%9s%s\n", "", c.Fit(problem, 71))
 		}
 		for _, change := range a.Changes {
@@ -344,6 +370,15 @@ func printHistory(c *cli.Call, s *shownAnalysis) {
 			cli.Print(c.Out, "%9sthe next attempt was delayed %s: the instance was busy\n", "", times)
 		}
 	}
+}
+
+// attemptLine returns the line that names the cause of a message, which is stored without its middle if it is long.
+func attemptLine(message string) string {
+	line := console.Headline(message)
+	if _, end, cut := strings.Cut(line, " … "); cut && line != message {
+		line = "… " + end
+	}
+	return line
 }
 
 // percent formats the part of the work that is done; "": it was not reported.

@@ -109,6 +109,46 @@ func TestTheMessageOfAnAttemptIsCutOnlyForATerminal(t *testing.T) {
 	}
 }
 
+func TestAMessageThatTheLastErrorHasIsPrintedOnce(t *testing.T) {
+	last := &analysislock.Error{Code: "stalled", Message: "no report\nfor 8s"}
+	for message, want := range map[string]string{
+		"attempt 3 was the last: no report\nfor 8s":               "attempt 3 was the last",
+		"gave up after 3 attempts; last error: no report\nfor 8s": "gave up after 3 attempts",
+		"no report\nfor 8s": "no report\nfor 8s",
+		"another one":       "another one",
+	} {
+		if got := withoutLast(&analysislock.Error{Code: "c", Message: message}, last); got.Message != want || got.Code != "c" {
+			t.Errorf("%q: %+v, want %q", message, got, want)
+		}
+	}
+	if e := (&analysislock.Error{Message: "m"}); withoutLast(e, nil) != e || withoutLast(nil, last) != nil {
+		t.Error("it needs both errors")
+	}
+}
+
+func TestTheLineOfAnAttemptNamesItsCause(t *testing.T) {
+	for message, want := range map[string]string{
+		"it is down": "it is down",
+		"one … line": "one … line",
+		"ended: Traceback (most recent call last):\n  File \"a.py\"\nKeyError: 7": "KeyError: 7",
+		"ended: Traceback (most recent call last):\n    if w … l: /v3 (refused)":  "… l: /v3 (refused)",
+	} {
+		if got := attemptLine(message); got != want {
+			t.Errorf("%q: %q, want %q", message, got, want)
+		}
+	}
+}
+
+func TestTheTextOfAnErrorIsWrappedAndTheCodeOfItsTracebackIsNot(t *testing.T) {
+	e := &analysislock.Error{Code: "c", Message: "it ended with this:\n  code that is longer\nKeyError: a long text\n"}
+	if got, want := errorLines(e, 16), "c: it ended with\n\tthis:\n\t  code that is longer\n\tKeyError: a long\n\ttext"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got, want := errorLines(e, 0), "c: it ended with this:\n\t  code that is longer\n\tKeyError: a long text"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestWhereNothingIsReadOnlyTheReasonIsPrinted(t *testing.T) {
 	failed := doctor.Reading{Parts: []string{"the queue"}, Status: doctor.Status{Why: "no credentials", Failed: true}}
 	other := doctor.Reading{Parts: []string{"alerts"}, Status: doctor.Status{Why: "unnamed"}}
