@@ -27,6 +27,10 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 		"requeu --status FAILED":                 `taskguard: no command "requeu"; did you mean requeue? (see`,
 		"requeu --help":                          `taskguard: no command "requeu"; did you mean requeue? (see`,
 		"help requeu":                            `taskguard: no command "requeu"; did you mean requeue? (see: taskguard help)`,
+		"hel":                                    `taskguard: no command "hel"; did you mean help? (see: taskguard help)`,
+		"hlp":                                    `taskguard: no command "hlp"; did you mean help? (see`,
+		"evn":                                    `taskguard: no command "evn"; did you mean env? (see`,
+		"status --sin 1h":                        "unknown flag --sin; did you mean --since?",
 		"requeue --dry-rum":                      "unknown flag --dry-rum; did you mean --dry-run?",
 		"requeue -dry-run":                       "unknown flag -dry-run; did you mean --dry-run?",
 		"requeue -dry-run=true":                  "unknown flag -dry-run; did you mean --dry-run?",
@@ -109,6 +113,10 @@ func TestWrongUsageExits2WithOneLineAndAHint(t *testing.T) {
 	if out, err := exec.Command(must(os.Executable())(t), "status", "--frob").CombinedOutput(); err == nil || strings.Count(string(out), "\n") != 1 {
 		t.Errorf("%v: %s", err, out)
 	}
+}
+
+func TestCompletionDescribesAFlagWithoutBackquotes(t *testing.T) {
+	taskguard(t, vars{}, "__complete", "requeue", "--co").want(t, cli.ExitDone, "--code\tfilter: with this CODE of the error")
 }
 
 func TestHelpListsCommandsTheirFlagsAndVariables(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -69,6 +70,9 @@ func Run(ctx context.Context, commands []Command, args []string, s Streams, look
 	root.SetOut(out)
 	root.SetErr(s.Err)
 	root.SetArgs(append([]string{}, args...)) // for nil, cobra would take the arguments of the process
+	if len(args) > 0 && args[0] == cobra.ShellCompRequestCmd {
+		unquoteFlags(root)
+	}
 
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil && misspelt(cmd) {
@@ -99,7 +103,7 @@ func Root(commands []Command, lookup Lookup) *cobra.Command {
 		Use:   "taskguard",
 		Short: "Run analyses one worker at a time, look at them, and change them",
 
-		Version: version(), SilenceErrors: true, SilenceUsage: true, SuggestionsMinimumDistance: nearEnough,
+		Version: version(), SilenceErrors: true, SilenceUsage: true,
 		Args: cobra.ArbitraryArgs, // without it, cobra words the error of an unknown command
 		RunE: func(root *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -128,7 +132,11 @@ func Root(commands []Command, lookup Lookup) *cobra.Command {
 }
 
 func noCommand(root *cobra.Command, name string) UsageError {
-	return UsageError(fmt.Sprintf("no command %q", name) + didYouMean("", root.SuggestionsFor(name)))
+	var known []string // with help, which cobra leaves out of its own suggestions
+	for _, cmd := range root.Commands() {
+		known = append(known, cmd.Name())
+	}
+	return UsageError(fmt.Sprintf("no command %q", name) + didYouMean("", Suggestions(name, known)))
 }
 
 func didYouMean(dashes string, suggestions []string) string {
@@ -138,14 +146,22 @@ func didYouMean(dashes string, suggestions []string) string {
 	return "; did you mean " + dashes + suggestions[0] + "?"
 }
 
-// Suggestions returns the words for which value was probably meant: those that begin with it or differ in
-// two letters.
+// Suggestions returns the words for which value was probably meant, nearest first: those that begin with it,
+// then those that differ in one letter, then in two.
 func Suggestions(value string, words []string) []string {
-	known := &cobra.Command{SuggestionsMinimumDistance: nearEnough}
+	known := &cobra.Command{}
 	for _, word := range words {
 		known.AddCommand(&cobra.Command{Use: word, Run: func(*cobra.Command, []string) {}})
 	}
-	return known.SuggestionsFor(value)
+	var nearest []string
+	for known.SuggestionsMinimumDistance = 0; known.SuggestionsMinimumDistance <= nearEnough; known.SuggestionsMinimumDistance++ {
+		for _, word := range known.SuggestionsFor(value) {
+			if !slices.Contains(nearest, word) {
+				nearest = append(nearest, word)
+			}
+		}
+	}
+	return nearest
 }
 
 // Misspelt returns the variable for which name was probably meant, or "".

@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"strings"
+
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // newCompletion returns the command completion. Cobra's own has a command for each shell, and PowerShell.
@@ -27,6 +30,14 @@ func newCompletion() *cobra.Command {
 			}
 			return unknown("shell", args[0], shells)
 		},
+	}
+}
+
+// unquoteFlags removes the backquotes around the names of values. The help replaces them, and cobra's completion
+// would print them.
+func unquoteFlags(root *cobra.Command) {
+	for _, cmd := range root.Commands() {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = strings.ReplaceAll(f.Usage, "`", "") })
 	}
 }
 

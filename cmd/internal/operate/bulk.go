@@ -335,7 +335,11 @@ func (cl *Client) find(ctx context.Context, c *cli.Call, f *filter, limit int) (
 		if len(codes) >= maxCodes {         // the codes come from two lists, and one may be cut
 			codes = append(codes, "and perhaps others")
 		}
-		c.Notice("no analysis matches; the codes are: %s", printable.Line(strings.Join(codes, ", ")))
+		known := ""
+		if len(codes) > 0 {
+			known = "; the codes are: " + printable.Line(strings.Join(codes, ", "))
+		}
+		c.Notice("no analysis matches%s", known)
 	}
 	return found, cmp.Or(selected.Before, now), explainIndex(err)
 }
