@@ -310,7 +310,8 @@ func TestAJobRunsWhatNoDeliveryCouldAndItsDeathIsFound(t *testing.T) {
 	if d := must(analyses(t, q.env).Get(t.Context(), "x"))(t); d.Status != analysislock.Ready || d.Result != "done" || len(d.History) != 2 || d.History[1].Outcome != analysislock.OutcomeReady {
 		t.Errorf("%s %v, history %+v", d.Status, d.Result, d.History)
 	}
-	if n := strings.Count(log.String(), `"outcome":"started"`); n != 2 {
-		t.Errorf("%d deliveries have started a run, want 2:\n%s", n, log)
+	// The follow-up of the dead run and recovery's delivery may come together. Then both start a run, and one is locked out.
+	if n := strings.Count(log.String(), `"outcome":"started"`); n != 2 && n != 3 {
+		t.Errorf("%d deliveries have started a run, want 2 or 3:\n%s", n, log)
 	}
 }

@@ -16,7 +16,8 @@ func newCompletion() *cobra.Command {
 		Long: "Load it in each new shell:\n\n" +
 			"bash (needs bash-completion): add `source <(taskguard completion bash)` to ~/.bashrc.\n\n" +
 			"zsh: add `source <(taskguard completion zsh)` to ~/.zshrc, below compinit.\n\n" +
-			"fish: `taskguard completion fish >~/.config/fish/completions/taskguard.fish`.",
+			"fish: `mkdir -p ~/.config/fish/completions` once, and " +
+			"`taskguard completion fish >~/.config/fish/completions/taskguard.fish`.",
 		Example: "taskguard completion bash",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			root, out := cmd.Root(), cmd.OutOrStdout()

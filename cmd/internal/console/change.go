@@ -178,7 +178,10 @@ func (s *Server) confirmation(c echo.Context, v verb) (p confirmPage, err error)
 	if i < 0 {
 		return p, refusalOf(analysislock.ErrNotUncertain, p.Back)
 	}
-	p.Act, p.Action, p.Answer = acts[i], p.Action+"&name="+url.QueryEscape(name), c.QueryParam("answer")
+	p.Act, p.Action = acts[i], p.Action+"&name="+url.QueryEscape(name)
+	if c.Request().Header.Get("Sec-Fetch-Site") == "same-origin" { // a link in a mail chooses no answer
+		p.Answer = c.QueryParam("answer")
+	}
 	return p, nil
 }
 

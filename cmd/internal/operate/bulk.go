@@ -54,7 +54,7 @@ func (b *bulk) changeMany(ctx context.Context, c *cli.Call, verb console.Verb, i
 	case filtered == (len(ids) > 0):
 		return cli.UsageError("want either IDs or a filter, such as --status FAILED")
 	case !filtered && (c.Flags.Changed("dry-run") || c.Flags.Changed("rate") || b.running):
-		return cli.UsageError("options of a bulk change need a filter, such as --status FAILED")
+		return cli.UsageError("--dry-run, --rate and --running need a filter, such as --status FAILED, and no IDs")
 	case c.Flags.Changed("rate") && !(b.rate >= 0.001 && b.rate <= 1000):
 		return cli.UsageError("--rate must be from 0.001 to 1000")
 	}
