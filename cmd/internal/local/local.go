@@ -138,7 +138,7 @@ func (l *local) serveAll(ctx context.Context, addressOf func(i int) string, work
 		return err
 	}
 	l.showWorkers()
-	l.show.Print("at most %s at once: MAX_RUNS of each worker is %d", cli.Count(atOnce, "run"), l.limit)
+	l.show.Print("at most %s at once, as MAX_RUNS is %d", cli.Count(atOnce, "run"), l.limit)
 	if l.c.Value("ANALYZER") == "" {
 		l.show.Print("the analyzer is builtin:document; set ANALYZER to run yours")
 	}
