@@ -52,15 +52,21 @@ type Operator interface {
 	// the state seen, and returns lease.ErrConflict otherwise. It may also return ErrNotBooked, or an error
 	// of worker.Documents. Change may be called concurrently.
 	Change(ctx context.Context, c Change) (Delivery, error)
-	// ChangeAll requeues or cancels up to limit analyses that f selects at the time updatedBefore, and
+	// ChangeAll requeues or cancels up to limit analyses that w selects at the time updatedBefore, and
 	// that were updated before it; zero: the store's present time. It skips an analysis that is
 	// held, that has changed since it was listed, or that already is as it should be. When
 	// ctx ends, it begins no other change, and returns the result so far. A dry run changes nothing,
 	// and counts as Changed what would be changed.
 	ChangeAll(
-		ctx context.Context, verb Verb, f func(now time.Time) repo.Filter, who string,
-		updatedBefore time.Time, limit int, dryRun bool,
+		ctx context.Context, verb Verb, w Which, who string, updatedBefore time.Time, limit int, dryRun bool,
 	) (Bulk, error)
+}
+
+// Which selects analyses: those that Filter finds and Match accepts. With a Match, only the first MaxBulk that Filter
+// finds are read.
+type Which struct {
+	Filter func(now time.Time) repo.Filter
+	Match  func(*analysislock.Analysis) bool // nil: it accepts all
 }
 
 // Bulk is the result of a change of many analyses.

@@ -16,6 +16,7 @@ import (
 type choice struct {
 	State, Code  string // empty: all
 	Cause        bool   // Code is the code of a group on the page of failures
+	Headline     string // the key of one headline of that group; empty: all
 	Since, Older string // times, in the form that cli.ParseTime reads
 	Search       string // the beginning of the id; if it is not empty, nothing else is compared
 	After        string // where the page begins; empty: the first page
@@ -67,7 +68,7 @@ func (c choice) query() string {
 	v := url.Values{}
 	for name, value := range map[string]string{
 		"state": c.State, "code": c.Code, "since": c.Since, "older": c.Older, "q": c.Search, "after": c.After,
-		"sort": c.Sort,
+		"sort": c.Sort, "headline": c.Headline,
 	} {
 		if value != "" {
 			v.Set(name, value)

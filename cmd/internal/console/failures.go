@@ -54,7 +54,7 @@ func (g group) failed() int64 {
 
 // line is the headline of a message with the number of the analyses that have it.
 type line struct {
-	Text               string
+	Text, Key          string // Key identifies the headline
 	N                  int64
 	Newest             row
 	analysislock.Error // of Newest
@@ -77,7 +77,7 @@ func (s *Server) newGroup(failure *repo.Failure, now time.Time) group {
 		g.Cancelled = g.Cancelled && a.Lock.FinishedBy == analysislock.Operator
 		text := topic(a.Cause().Message)
 		if lines[text] == nil {
-			lines[text] = &line{Text: text, Newest: s.newRow(a, now), Error: *a.Cause()}
+			lines[text] = &line{Text: text, Key: key(text), Newest: s.newRow(a, now), Error: *a.Cause()}
 			g.Lines = append(g.Lines, lines[text])
 		}
 		lines[text].N++
@@ -199,7 +199,7 @@ func (s *Server) failed(c echo.Context) error {
 
 const (
 	failuresPath = "/failures/requeue"
-	maxBulk      = 5000             // one request changes at most so many analyses
+	MaxBulk      = 5000             // one request changes at most so many analyses
 	bulkTimeout  = 20 * time.Second // after this time one request begins no further change
 )
 
@@ -209,6 +209,7 @@ type bulkPage struct {
 	Bulk   // the result of the dry run, or of the change
 	Verb   verb
 	Filter choice
+	Text   string // the headline that Filter selects
 	Action string // the address of the form
 	Back   string // the address of the list
 	Done   bool
@@ -249,12 +250,12 @@ func (s *Server) bulk(c echo.Context, v verb, updatedBefore time.Time, confirmed
 	case err != nil:
 		return err
 	case c.Path() == failuresPath && filter.Code != "":
-		filter = choice{State: analysislock.Failed, Code: filter.Code, Cause: true}
+		filter = choice{State: analysislock.Failed, Code: filter.Code, Cause: true, Headline: c.QueryParam("headline")}
 	case c.Path() == failuresPath || !filter.narrow():
 		return noFilter
 	}
 	filter.After = ""
-	dryRun, limit := confirmed == 0, int64(maxBulk)
+	dryRun, limit := confirmed == 0, int64(MaxBulk)
 	if !dryRun {
 		limit = min(confirmed, limit)
 	}
@@ -264,7 +265,18 @@ func (s *Server) bulk(c echo.Context, v verb, updatedBefore time.Time, confirmed
 	defer context.AfterFunc(s.work, cancel)()
 
 	page, back := s.frame(c, v.Button+" all"), "/"+filter.query()
-	result, err := s.o.Operator.ChangeAll(ctx, v.Name, filter.at, page.Who, updatedBefore, int(limit), dryRun)
+	which, text := Which{Filter: filter.at}, ""
+	if filter.Headline != "" {
+		which.Match = func(a *analysislock.Analysis) bool {
+			why := a.Cause()
+			if why == nil || key(topic(why.Message)) != filter.Headline {
+				return false
+			}
+			text = topic(why.Message)
+			return true
+		}
+	}
+	result, err := s.o.Operator.ChangeAll(ctx, v.Name, which, page.Who, updatedBefore, int(limit), dryRun)
 	if !dryRun {
 		s.forget()
 	}
@@ -277,7 +289,7 @@ func (s *Server) bulk(c echo.Context, v verb, updatedBefore time.Time, confirmed
 		left = min(confirmed, left) - result.Changed
 	}
 	return s.render(c, http.StatusOK, "bulk", bulkPage{
-		frame: page, Bulk: result, Verb: v, Filter: filter, Action: c.Path() + filter.query(), Back: back,
+		frame: page, Bulk: result, Verb: v, Filter: filter, Text: text, Action: c.Path() + filter.query(), Back: back,
 		Done: !dryRun, Left: left, More: result.Changed > 0 && left > 0,
 		Seen: fmt.Sprintf("%d-%d", result.Before.UnixMilli(), left), Books: s.o.Books,
 	})

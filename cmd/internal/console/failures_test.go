@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"html"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -110,6 +111,38 @@ func TestARequeueOfFailuresIsConfirmedWithItsNumberAndContinued(t *testing.T) {
 	const up = "requeue up to %d of FAILED a&b before %d by operator-1"
 	at := before.UnixMilli()
 	h.want(t, fmt.Sprintf(up, 5000, at), fmt.Sprintf(up, 5000, at), fmt.Sprintf(up, 3, at))
+}
+
+func TestFailuresOf_OneMessageAreRequeued(t *testing.T) {
+	source := failing()
+	server, h := writable(t, source)
+	h.bulk = console.Bulk{Before: storeNow(), Matched: 2, Changed: 2}
+	link := regexp.MustCompile(`href="(/failures/requeue\?code=[^"]*&amp;headline=[^"]*)"`)
+	links := link.FindAllStringSubmatch(page(t, server, "/failures"), -1)
+	if len(links) != 3 { // the other groups have one message each
+		t.Fatalf("%q, want a link for each message of the group with three", links)
+	}
+
+	path := html.UnescapeString(links[0][1])
+	text := page(t, server, path)
+	has(t, text, "Requeue 2</button>", "with this code were read")
+	matched := func() (ids []string) {
+		for i := range source.failures[2].Newest {
+			if a := &source.failures[2].Newest[i]; h.match(a) {
+				ids = append(ids, a.ID)
+			}
+		}
+		return ids
+	}
+	if got := matched(); !slices.Equal(got, []string{"newest", "older"}) {
+		t.Errorf("the first message selects %q", got)
+	}
+	if post(t, server, path, hidden(t, text)); len(h.did) != 1 || !slices.Equal(matched(), []string{"newest", "older"}) {
+		t.Errorf("the change selects %q, did %q", matched(), h.did)
+	}
+	if page(t, server, "/failures/requeue?code=a%26b"); h.match != nil {
+		t.Error("a requeue of all matches messages")
+	}
 }
 
 func TestAFailureIsGroupedByTheLineWithItsReason(t *testing.T) {

@@ -245,6 +245,7 @@ type recorder struct {
 	during func(ctx context.Context) // nil: a change takes no time
 	bulk   console.Bulk              // of the next ChangeAll
 	filter repo.Filter               // of the last ChangeAll
+	match  func(*analysislock.Analysis) bool
 	fail   error
 }
 
@@ -262,13 +263,13 @@ func (h *recorder) Change(ctx context.Context, c console.Change) (console.Delive
 	return console.Booked, h.fail
 }
 
-func (h *recorder) ChangeAll(ctx context.Context, what console.Verb, f func(time.Time) repo.Filter, who string, before time.Time, limit int, dryRun bool) (console.Bulk, error) {
+func (h *recorder) ChangeAll(ctx context.Context, what console.Verb, w console.Which, who string, before time.Time, limit int, dryRun bool) (console.Bulk, error) {
 	if h.during != nil {
 		h.during(ctx)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.filter = f(cmp.Or(before, h.bulk.Before))
+	h.filter, h.match = w.Filter(cmp.Or(before, h.bulk.Before)), w.Match
 	if !dryRun {
 		h.did = append(h.did, fmt.Sprint(what, " up to ", limit, " of ", h.filter.Status, " ", h.filter.Code, " before ", before.UnixMilli(), " by ", who))
 	}

@@ -305,7 +305,7 @@ func TestEachRefusedReadingIsAnError(t *testing.T) {
 		"unfound": func(ctx context.Context) error { return reportUnfound(ctx, c, cl) },
 		"submit":  func(ctx context.Context) error { _, err := cl.submit(ctx, Document{ID: "x", Input: 2}); return err },
 		"operator": func(ctx context.Context) error {
-			_, err := operator.ChangeAll(ctx, console.Cancel, func(time.Time) repo.Filter { return repo.Filter{} }, "w", time.Time{}, 9, true)
+			_, err := operator.ChangeAll(ctx, console.Cancel, console.Which{Filter: func(time.Time) repo.Filter { return repo.Filter{} }}, "w", time.Time{}, 9, true)
 			return err
 		},
 	} {

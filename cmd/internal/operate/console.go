@@ -221,9 +221,27 @@ func (o consoleOperator) warn(ctx context.Context, c console.Change, err error) 
 		"command", c.Verb, "analysis_id", c.ID, "by", c.Who, "error", err)
 }
 
+// which returns up to limit analyses that selected finds and match accepts, and how many there are.
+func (o consoleOperator) which(
+	ctx context.Context, selected repo.Filter, match func(*analysislock.Analysis) bool, limit int,
+) (found []analysislock.Analysis, matched int64, err error) {
+	if match != nil {
+		found, err = o.Find(ctx, selected, "", console.MaxBulk)
+		found = slices.DeleteFunc(found, func(a analysislock.Analysis) bool { return !match(&a) })
+		return found[:min(len(found), limit)], int64(len(found)), err
+	}
+	if matched, err = o.Count(ctx, selected); err != nil {
+		return nil, 0, err
+	}
+	if found, err = o.Find(ctx, selected, "", limit); len(found) < limit { // the count may have some that Find leaves out
+		matched = int64(len(found))
+	}
+	return found, matched, err
+}
+
 // ChangeAll implements console.Operator.
 func (o consoleOperator) ChangeAll(
-	ctx context.Context, verb console.Verb, f func(now time.Time) repo.Filter, who string,
+	ctx context.Context, verb console.Verb, w console.Which, who string,
 	updatedBefore time.Time, limit int, dryRun bool,
 ) (result console.Bulk, err error) {
 	if result.Before = updatedBefore; updatedBefore.IsZero() {
@@ -231,20 +249,15 @@ func (o consoleOperator) ChangeAll(
 			return result, err
 		}
 	}
-	selected := f(result.Before)
+	selected := w.Filter(result.Before)
 	if selected.Before.IsZero() || selected.Before.After(result.Before) {
 		selected.Before = result.Before
 	}
-	if result.Matched, err = o.Count(ctx, selected); err != nil {
-		return result, err
-	}
-	found, err := o.Find(ctx, selected, "", limit)
+	found, matched, err := o.which(ctx, selected, w.Match, limit)
 	if err != nil {
 		return result, err
 	}
-	if len(found) < limit { // the count may have some that Find leaves out
-		result.Matched = int64(len(found))
-	}
+	result.Matched = matched
 
 	b := bulk{filter: filter{status: selected.Status}, dryRun: dryRun}
 	uninterrupted := context.WithoutCancel(ctx)

@@ -179,7 +179,7 @@ func TestARequeueOfAllThatIsInterruptedIsCompletedByTheNext(t *testing.T) {
 				cancel()
 			}
 		}
-		got, err := consoleOperator{cl, slog.New(slog.DiscardHandler)}.ChangeAll(ctx, console.Requeue, all, "me", before, 28, false)
+		got, err := consoleOperator{cl, slog.New(slog.DiscardHandler)}.ChangeAll(ctx, console.Requeue, console.Which{Filter: all}, "me", before, 28, false)
 		if cancel(); err != nil || i == 0 && got.Changed == 24 || i == 2 && (got.Skipped != 4 || got.Matched != got.Changed+4) {
 			t.Fatalf("%+v, %v", got, err)
 		}
@@ -272,7 +272,13 @@ func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
 
 			log := &emulatortest.Log{}
 			o := consoleOperator{cl, slog.New(slog.NewTextHandler(log, nil))}
-			dry, err := o.ChangeAll(t.Context(), tc.what, filter, "operator-1", time.Time{}, 10, true)
+			match := func(a *analysislock.Analysis) bool { return a.ID == "q2" || a.ID == "left" || a.ID == "failed" }
+			all := console.Which{Filter: func(time.Time) repo.Filter { return repo.Filter{} }, Match: match}
+			some, err := o.ChangeAll(t.Context(), console.Requeue, all, "w", time.Time{}, 2, true)
+			if err != nil || some.Matched != 3 || some.Changed != 2 {
+				t.Errorf("%+v, %v; want two of the three that match", some, err)
+			}
+			dry, err := o.ChangeAll(t.Context(), tc.what, console.Which{Filter: filter}, "operator-1", time.Time{}, 10, true)
 			if err != nil || time.Since(dry.Before) > time.Minute {
 				t.Fatalf("%+v: before %s, %v", tc.filter, dry.Before, err)
 			}
@@ -280,7 +286,7 @@ func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
 			for _, id := range []string{"later", "later2"} {
 				put(id, cmp.Or(tc.filter.Status, "QUEUED"), 0, map[string]any{"error": code})
 			}
-			got, err := o.ChangeAll(t.Context(), tc.what, filter, "operator-1", dry.Before, 10, false)
+			got, err := o.ChangeAll(t.Context(), tc.what, console.Which{Filter: filter}, "operator-1", dry.Before, 10, false)
 			tc.want.Before = dry.Before
 			if err != nil || got != tc.want || dry != tc.want {
 				t.Errorf("%s %+v: %+v, dry %+v, %v; want %+v", tc.what, tc.filter, got, dry, err, tc.want)
@@ -291,10 +297,10 @@ func TestTheConsoleChangesAllThatAFilterSelects(t *testing.T) {
 			}
 
 			var changed []string
-			all, err := cl.Find(t.Context(), repo.Filter{Since: dry.Before.Add(time.Millisecond)}, "", 10)
-			for i := range all {
-				if !strings.HasPrefix(all[i].ID, "later") {
-					changed = append(changed, all[i].ID)
+			later, err := cl.Find(t.Context(), repo.Filter{Since: dry.Before.Add(time.Millisecond)}, "", 10)
+			for i := range later {
+				if !strings.HasPrefix(later[i].ID, "later") {
+					changed = append(changed, later[i].ID)
 				}
 			}
 			if slices.Sort(changed); err != nil || strings.Join(changed, " ") != tc.change {
