@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -69,8 +70,22 @@ func TakesJSON(cmd *cobra.Command, meaning string) { cmd.Flags().Bool("json", fa
 // PrintJSON prints v as one line of JSON on standard output.
 func (c *Call) PrintJSON(v any) error { return json.NewEncoder(c.Out).Encode(v) }
 
-// Log returns a log of an operator's changes, on standard error.
-func (c *Call) Log() *slog.Logger { return slog.New(slog.NewTextHandler(c.Err, nil)) }
+// Log returns a log of an operator's changes, on standard error. On a terminal its lines have only what the operator
+// does not know.
+func (c *Call) Log() *slog.Logger {
+	if columns(c.Err, c.Lookup) == 0 {
+		return slog.New(slog.NewTextHandler(c.Err, nil))
+	}
+	known := []string{slog.TimeKey, slog.LevelKey, "command", "project", "by", "lock_owner", "lock_token"}
+	return slog.New(slog.NewTextHandler(c.Err, &slog.HandlerOptions{
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if slices.Contains(known, a.Key) {
+				return slog.Attr{}
+			}
+			return a
+		},
+	}))
+}
 
 // Notice prints a line for people on standard error.
 func (c *Call) Notice(format string, args ...any) {

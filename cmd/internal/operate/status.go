@@ -428,6 +428,9 @@ func (cl *Client) showMany(ctx context.Context, c *cli.Call, s *selection) (err 
 				return err
 			}
 		}
+	case len(all) == 0 && s.code == "" && s.message == "": // find has said it with those
+		c.Notice("no analysis matches")
+	case len(all) == 0:
 	case s.uncertain:
 		cl.printActs(c, all, analysislock.Acts.Open)
 	case s.abandoned:

@@ -101,7 +101,7 @@ function showRows(rows, next) {
   wanted.forEach((row, i) => {
     const old = rows.querySelector(`#${row.id}`);
     const now = old ? replace(old, row) : row;
-    if (rows.children[i] !== now) rows.insertBefore(now, rows.children[i] ?? null);
+    if (now && rows.children[i] !== now) rows.insertBefore(now, rows.children[i] ?? null);
   });
 }
 
