@@ -89,7 +89,8 @@
 //
 // http://… and https://… get the job by POST as application/json, with
 // Idempotency-Key (the analysis's id, percent-encoded like a segment of a URL's
-// path; for an attempt's second call #2 follows, and so on) and X-Lock-Token and, if ctx has a span, traceparent and tracestate. The body
+// path; for an attempt's second call #2 follows, and so on) and X-Lock-Token and, if ctx has a
+// span, traceparent and tracestate. The body
 // of a 2xx answer is the result, decoded like a program's output; if its
 // Content-Type is JSON (application/json, text/json, …+json) it must be JSON, except for 204.
 // A 4xx other than 408, 409, 425 and 429 is permanent (analyzer_rejected). The body of an error may

@@ -197,9 +197,11 @@ func (s *Server) failed(c echo.Context) error {
 	return s.render(c, http.StatusOK, "failures", p)
 }
 
+// MaxBulk is how many analyses one request changes at most.
+const MaxBulk = 5000
+
 const (
 	failuresPath = "/failures/requeue"
-	MaxBulk      = 5000             // one request changes at most so many analyses
 	bulkTimeout  = 20 * time.Second // after this time one request begins no further change
 )
 

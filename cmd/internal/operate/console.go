@@ -233,7 +233,8 @@ func (o consoleOperator) which(
 	if matched, err = o.Count(ctx, selected); err != nil {
 		return nil, 0, err
 	}
-	if found, err = o.Find(ctx, selected, "", limit); len(found) < limit { // the count may have some that Find leaves out
+	found, err = o.Find(ctx, selected, "", limit)
+	if len(found) < limit { // the count may have some that Find leaves out
 		matched = int64(len(found))
 	}
 	return found, matched, err
