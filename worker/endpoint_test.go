@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,8 +18,30 @@ import (
 
 // charging is an endpoint that charges in an act. After the charge it does what fails says.
 type charging struct {
-	charges int
-	fails   func(w http.ResponseWriter, r *http.Request) // nil: it reports the end, and a result
+	mu    sync.Mutex
+	times int                                          // how often it has charged
+	fails func(w http.ResponseWriter, r *http.Request) // nil: it reports the end, and a result
+}
+
+func (c *charging) charges() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.times
+}
+
+// charge charges, and returns what then fails.
+func (c *charging) charge() func(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.times++
+	return c.fails
+}
+
+// recovers makes it report the end of its later charges.
+func (c *charging) recovers() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fails = nil
 }
 
 func (c *charging) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -46,8 +69,8 @@ func (c *charging) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "done":
 		line(`{"result":` + string(act.Result) + `}`)
 	case "go":
-		if c.charges++; c.fails != nil {
-			c.fails(w, r)
+		if fails := c.charge(); fails != nil {
+			fails(w, r)
 			return
 		}
 		line(`{"effect":"charge","done":4200}`)
@@ -92,13 +115,13 @@ func TestAnEndpointsActIsLikeAnyOther(t *testing.T) {
 			}
 
 			set(t, doc, pending)
-			if got := run(); got["state"] != "PENDING" || charged(got)["state"] != "started" || c.charges != 1 {
+			if got := run(); got["state"] != "PENDING" || charged(got)["state"] != "started" || c.charges() != 1 {
 				t.Fatalf("after the charge: %v, %v", got["state"], got["effects"])
 			}
 			got := run()
 			failure, _ := got["error"].(map[string]any)
-			if got["state"] != "ERROR" || failure["code"] != analysislock.ActUncertain || got["openEffects"] != int64(1) || c.charges != 1 {
-				t.Fatalf("then: %v, %v, %v open acts, %d charges", got["state"], failure, got["openEffects"], c.charges)
+			if got["state"] != "ERROR" || failure["code"] != analysislock.ActUncertain || got["openEffects"] != int64(1) || c.charges() != 1 {
+				t.Fatalf("then: %v, %v, %v open acts, %d charges", got["state"], failure, got["openEffects"], c.charges())
 			}
 			if n := strings.Count(lines.String(), `level=ERROR msg="an act is uncertain" effects=[charge]`); n != 1 {
 				t.Errorf("%d lines that an alert counts\n%s", n, lines)
@@ -107,7 +130,7 @@ func TestAnEndpointsActIsLikeAnyOther(t *testing.T) {
 				t.Errorf("a fresh requeue: %v", err)
 			}
 
-			c.fails = nil
+			c.recovers()
 			if _, err := operator.Resolve(t.Context(), "1", "", nil, "charge", tc.answer, ""); err != nil {
 				t.Fatal(err)
 			}
@@ -117,15 +140,15 @@ func TestAnEndpointsActIsLikeAnyOther(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if got := run(); got["state"] != "DONE" || got["output"] != int64(4200) || c.charges != tc.charges {
-					t.Errorf("requeued %v: %v, %v after %d charges; want %d", requeue, got["state"], got["error"], c.charges, tc.charges)
+				if got := run(); got["state"] != "DONE" || got["output"] != int64(4200) || c.charges() != tc.charges {
+					t.Errorf("requeued %v: %v, %v after %d charges; want %d", requeue, got["state"], got["error"], c.charges(), tc.charges)
 				}
 			}
 			if _, err := operator.Requeue(t.Context(), "1", "", nil, true, ""); err != nil {
 				t.Fatal(err)
 			}
-			if run(); c.charges != tc.charges+1 {
-				t.Errorf("%d charges after a fresh requeue, want one more", c.charges)
+			if run(); c.charges() != tc.charges+1 {
+				t.Errorf("%d charges after a fresh requeue, want one more", c.charges())
 			}
 		})
 	}
@@ -155,7 +178,7 @@ func TestAnEndpointsActEndsAfterTheStop(t *testing.T) {
 	}()
 	got := runJob(t, b, g, 1, pending, analyzer.Analyze)
 	<-stopped
-	if act := charged(got); got["state"] != "PENDING" || act["state"] != "done" || c.charges != 1 {
-		t.Errorf("%v, %v after %d charges", got["state"], act, c.charges)
+	if act := charged(got); got["state"] != "PENDING" || act["state"] != "done" || c.charges() != 1 {
+		t.Errorf("%v, %v after %d charges", got["state"], act, c.charges())
 	}
 }
