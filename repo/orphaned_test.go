@@ -188,13 +188,20 @@ func TestAMarkIsMadeOnceAndOnlyOfAnOrphan(t *testing.T) {
 		"booked again by an operator": {func(now time.Time) map[string]any {
 			return map[string]any{"bookedTask": "theirs", "updatedAt": timeValue(now)}
 		}, false},
+		"parked": {func(now time.Time) map[string]any {
+			return map[string]any{"parkedAt": timeValue(now), "parkedFor": "k 1", "updatedAt": timeValue(now)}
+		}, false},
 		"finished":               {func(time.Time) map[string]any { return map[string]any{"status": analysislock.Ready} }, false},
 		"deleted":                {nil, false},
 		"marked by another call": {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
-				a := open(t, b)
+				a, err := Open(t.Context(), b.Project, optionsFor(b, Options{
+					Policy:      lease.Policy{TTL: ttl(b), MaxAttempts: 10},
+					Concurrency: &Concurrency{Fields: []string{"tenant"}, Limit: func(string) int { return 1 }},
+				}), b.Client(t)...)
+				fatal(t, err)
 				old := timeValue(time.Now().Add(-time.Hour))
 				b.Put(t, "x", map[string]any{"status": analysislock.Processing, "updatedAt": old, "lockOwner": "them", "lockToken": 6, "lockExpiresAt": old})
 				due, _, err := a.Orphaned(t.Context(), 10)

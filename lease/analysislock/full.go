@@ -73,7 +73,8 @@ func (l *Locks) ifOrphaned(ctx context.Context, from *lease.Cell[Analysis], orph
 	decide := func(c lease.Cell[Analysis]) (Analysis, error) {
 		d := c.Doc
 		same := c.Exists && d.Status == orphan.Status && d.Lock.Grant() == orphan.Lock.Grant() &&
-			d.NextAttemptAt.Equal(orphan.NextAttemptAt) && d.BookedTask == orphan.BookedTask
+			d.NextAttemptAt.Equal(orphan.NextAttemptAt) && d.BookedTask == orphan.BookedTask &&
+			d.ParkedAt.Equal(orphan.ParkedAt) // a parked one waits for a slot, not for a delivery
 		if !same || !lease.Orphaned(d.Lock, c.At) {
 			return d, fmt.Errorf("%w: %q is no longer orphaned", lease.ErrConflict, orphan.ID)
 		}

@@ -99,8 +99,8 @@ func (l *Locks) RaiseToken(ctx context.Context, id string, minimum int64) (Analy
 // the task that is booked for it. task makes the name of that time; MarkDue returns the name. So
 // recovery does not find the analysis again within one TTL. MarkDue begins with read, a reading
 // of at least the status, updatedAt, the lock, NextAttemptAt and BookedTask, which saves another.
-// It returns lease.ErrConflict if the analysis has been acquired, finished, deleted or marked
-// since. If the document has no room for the mark, the analysis becomes FAILED, and MarkDue
+// It returns lease.ErrConflict if the analysis has been acquired, parked, finished, deleted or
+// marked since. If the document has no room for the mark, the analysis becomes FAILED, and MarkDue
 // returns ErrUnrecordable; lease.ErrRefused if it has no room for that either.
 func (l *Locks) MarkDue(ctx context.Context, read lease.Cell[Analysis],
 	task func(next time.Time) string,

@@ -364,6 +364,10 @@ func (m *model) judgeAnswer(p *caller, o delivery.Result, excused bool) {
 		m.fail("%s was acknowledged with key_busy, but has not parked %s", p, m.show(r.doc))
 	}
 	parked := !r.doc.ParkedAt.IsZero()
+	// Another delivery of the same task has taken the slot since. It may do so just after the answer too: then only
+	// recovery finds it if it dies.
+	by := r.states[len(r.states)-1].by
+	duplicate := o.Reason == delivery.KeyBusy && by != nil && by != p && by.task == t
 	if parked && o.Ack && m.pending(p.analysis, t) == 0 {
 		m.judgeParked(r, p)
 	}
@@ -371,7 +375,7 @@ func (m *model) judgeAnswer(p *caller, o delivery.Result, excused bool) {
 	switch {
 	case p.running():
 		m.fail("%s answered before its run had ended", p)
-	case o.Ack && !l.Finished && m.pending(p.analysis, t) == 0 && !excused && !parked:
+	case o.Ack && !l.Finished && m.pending(p.analysis, t) == 0 && !excused && !parked && !duplicate:
 		m.fail("%s was acknowledged with %s, but no delivery is booked for %s", p, o.Reason, m.show(r.doc))
 	case o.Reason == delivery.Locked && l.Owner != "" && l.Owner == p.owner:
 		m.fail("%s was answered locked because of its own lock", p)
