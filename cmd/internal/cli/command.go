@@ -146,8 +146,8 @@ func didYouMean(dashes string, suggestions []string) string {
 	return "; did you mean " + dashes + suggestions[0] + "?"
 }
 
-// Suggestions returns the words for which value was probably meant, nearest first: those that begin with it,
-// then those that differ in one letter, then in two.
+// Suggestions returns the words for which value was probably meant, nearest first: words that begin with it,
+// then words that differ in one letter, then in two.
 func Suggestions(value string, words []string) []string {
 	known := &cobra.Command{}
 	for _, word := range words {

@@ -52,7 +52,7 @@ func (v *view) latest() func(a *analysislock.Analysis) *analysislock.Analysis {
 	return func(a *analysislock.Analysis) *analysislock.Analysis { return cmp.Or(read[a.ID], a) }
 }
 
-// stillUncertain returns the uncertain analyses, except those that v shows to be answered or to run again.
+// stillUncertain returns the uncertain analyses that v does not show to be answered or to run again.
 func (found *alarms) stillUncertain(v *view) (all []analysislock.Analysis) {
 	latest := v.latest()
 	for i := range found.uncertain {
@@ -94,7 +94,7 @@ func (s *Server) attention(found *alarms, v *view, now time.Time) attention {
 			continue
 		}
 		p.Failed++
-		text := topic(why.Message)
+		text := Topic(why.Message)
 		id := key(why.Code + "\n" + text)
 		if groups[id] == nil {
 			groups[id] = &cause{Key: id, Code: why.Code, Text: text, Newest: s.newRow(a, now)}

@@ -62,7 +62,7 @@ type Operator interface {
 	) (Bulk, error)
 }
 
-// Which selects analyses: those that Filter finds and Match accepts. With a Match, only the first MaxBulk that Filter
+// Which selects the analyses that Filter finds and Match accepts. With a Match, only the first MaxBulk that Filter
 // finds are read.
 type Which struct {
 	Filter func(now time.Time) repo.Filter

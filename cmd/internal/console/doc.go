@@ -13,7 +13,7 @@
 //     are uncertain, stuck, wait for their next attempt or run at the top of the first page, up to 50 uncertain
 //     ones and the Limit of each of the others, and all others by their last update. Above them is a line for
 //     each cause of the last 50 failures of three hours. Both are read every 32 s.
-//   - A page says whether its sorting is of all analyses or of those that it shows.
+//   - A page says whether it sorts all analyses or only the ones that it shows.
 //   - A page asks every four seconds, and only while it is visible. All pages with the same
 //     filter share one read of what they show, at most every eight seconds; all pages share
 //     the counts, at most every sixteen. Nothing is read when no page asks.

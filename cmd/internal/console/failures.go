@@ -75,7 +75,7 @@ func (s *Server) newGroup(failure *repo.Failure, now time.Time) group {
 	for i := range failure.Newest { // the newest first
 		a := &failure.Newest[i]
 		g.Cancelled = g.Cancelled && a.Lock.FinishedBy == analysislock.Operator
-		text := topic(a.Cause().Message)
+		text := Topic(a.Cause().Message)
 		if lines[text] == nil {
 			lines[text] = &line{Text: text, Key: key(text), Newest: s.newRow(a, now), Error: *a.Cause()}
 			g.Lines = append(g.Lines, lines[text])
@@ -271,10 +271,10 @@ func (s *Server) bulk(c echo.Context, v verb, updatedBefore time.Time, confirmed
 	if filter.Headline != "" {
 		which.Match = func(a *analysislock.Analysis) bool {
 			why := a.Cause()
-			if why == nil || key(topic(why.Message)) != filter.Headline {
+			if why == nil || key(Topic(why.Message)) != filter.Headline {
 				return false
 			}
-			text = topic(why.Message)
+			text = Topic(why.Message)
 			return true
 		}
 	}

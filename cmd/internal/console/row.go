@@ -273,8 +273,8 @@ func headline(text string) string {
 // diedWorker is the message of a crash, which names the worker and the attempt.
 var diedWorker = regexp.MustCompile(`^the worker .* ended during attempt \d+ and recorded no outcome$`)
 
-// topic returns the headline by which failures are grouped. Crashes are one group, whichever worker died.
-func topic(text string) string {
+// Topic returns the headline by which failures are grouped. Crashes are one group, whichever worker died.
+func Topic(text string) string {
 	text = headline(text)
 	if diedWorker.MatchString(text) {
 		return "the worker ended during the run and recorded no outcome"

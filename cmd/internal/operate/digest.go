@@ -318,7 +318,7 @@ func causes(failed []analysislock.Analysis) (all []*cause, n int) {
 			continue
 		}
 		n++
-		group, line := groups[e.Code], [2]string{e.Code, console.Headline(e.Message)}
+		group, line := groups[e.Code], [2]string{e.Code, console.Topic(e.Message)}
 		if group == nil {
 			group = &cause{code: e.Code}
 			groups[e.Code], all = group, append(all, group)

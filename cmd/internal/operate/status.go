@@ -374,7 +374,7 @@ func printHistory(c *cli.Call, s *shownAnalysis) {
 
 // attemptLine returns the line that names the cause of a message, which is stored without its middle if it is long.
 func attemptLine(message string) string {
-	line := console.Headline(message)
+	line := console.Topic(message)
 	if _, end, cut := strings.Cut(line, " … "); cut && line != message {
 		line = "… " + end
 	}
