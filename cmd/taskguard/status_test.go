@@ -313,7 +313,8 @@ func TestStatusBeginsWithWhatNeedsAttention(t *testing.T) {
 	if o := taskguard(t, env, "status", "--json").want(t, cli.ExitDone); o.out != "" {
 		t.Errorf("%q", o.out)
 	}
-	at := func(ago time.Duration) string { return iso8601.Format(time.Now().Add(-ago)) }
+	begin := time.Now() // equal times would be sorted by id
+	at := func(ago time.Duration) string { return iso8601.Format(begin.Add(-ago)) }
 	fail := func(id, code, message string, ago time.Duration, more map[string]any) {
 		fields := map[string]any{"status": "FAILED", "attempts": 3, "updatedAt": at(ago), "error": map[string]any{"code": code, "message": message}}
 		maps.Copy(fields, more)
@@ -333,15 +334,16 @@ func TestStatusBeginsWithWhatNeedsAttention(t *testing.T) {
 	for i := range 2 {
 		put(t, env, fmt.Sprint("stuck", i), map[string]any{"status": "QUEUED", "updatedAt": at(time.Hour), "createdAt": at(time.Hour)})
 	}
-	put(t, env, "bad", map[string]any{"status": "QUEUED", "lockToken": "7", "updatedAt": at(time.Hour)})
+	put(t, env, "bad", map[string]any{"status": "QUEUED", "lockToken": "7", "updatedAt": at(50 * time.Minute)})
 	put(t, env, "run", map[string]any{
 		"status": "PROCESSING", "attempts": 1, "lockToken": 1, "lockOwner": "w/1/x", "lockExpiresAt": at(-time.Minute), "startedAt": at(10 * time.Minute),
-		"lockHeartbeatAt": at(0), "updatedAt": at(0), "progress": map[string]any{"fraction": 0.42, "message": "page 3", "at": at(0)},
+		"lockHeartbeatAt": at(2 * time.Second), "updatedAt": at(2 * time.Second),
+		"progress": map[string]any{"fraction": 0.42, "message": "page 3", "at": at(2 * time.Second)},
 	})
 	put(t, env, "dead", map[string]any{
 		"status": "PROCESSING", "lockToken": 1, "lockOwner": "w/2/x", "lockExpiresAt": at(-time.Minute), "lockHeartbeatAt": at(4 * time.Minute), "updatedAt": at(4 * time.Minute),
 	})
-	put(t, env, "new", map[string]any{"status": "QUEUED", "updatedAt": at(0), "createdAt": at(0)})
+	put(t, env, "new", map[string]any{"status": "QUEUED", "updatedAt": at(time.Second), "createdAt": at(time.Second)})
 	put(t, env, "done", map[string]any{"status": "READY", "attempts": 1, "updatedAt": at(0)})
 
 	o := taskguard(t, env, "status").want(t, cli.ExitDone)
@@ -360,7 +362,7 @@ No delivery came, and recovery does not seem to run. Check its job, or enqueue t
 No worker can run these. If the lock is malformed, repair it:
   taskguard unlock ID
   ID   TRY  UPDATED  NOW
-  bad  0    1 h      malformed: lockToken is a string, not a usable integer
+  bad  0    50 min   malformed: lockToken is a string, not a usable integer
 The worker seems to be dead. Another takes over when the lock expires, or now:
   taskguard unlock ID
   ID    TRY  UPDATED  NOW
