@@ -1,4 +1,4 @@
-.PHONY: help short check test google race lint types settings digests bench frames fuzz demo explore simulate scale scale-keys chaos chaos-keys upgrade release mutants-generated
+.PHONY: help short check test google race lint types settings digests bench frames fuzz demo explore simulate scale scale-keys chaos chaos-keys upgrade release mutants
 
 # Its cache names files by their paths: one for each checkout.
 GOLANGCI := GOLANGCI_LINT_CACHE=$(CURDIR)/bin/lint go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
@@ -103,8 +103,7 @@ upgrade: ## this version and the one before on the same documents, both directio
 release: ## build what a release publishes, in bin/release
 	bash deploy/archives.sh
 
-# mutants-generated takes hours, and CI leaves it out. RUN narrows it, as in
-# RUN='/^lease$$$$' or RUN=/lease/mutants/lease/rules.go; SAMPLE=100 takes at most so many
-# mutants of a package.
-mutants-generated: ## mutants of the product's code; takes hours (RUN, SAMPLE)
-	MUTANTS_GENERATED=1 MUTANTS_SAMPLE=$(SAMPLE) go test -count=1 -v -timeout 24h -run '^TestGeneratedMutantsAreCaught$$$(RUN)' ./docs/mutants
+# Each mutant is tried on the tests of its package, or with ALL=1 on all, which takes minutes a mutant.
+mutants: ## mutants of a package, which tests must catch, outside CI (PKG=./lease, DIFF=main, ALL=1)
+	go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 unleash --timeout-coefficient 20 --output-statuses lct \
+		$(if $(DIFF),--diff $(DIFF)) $(if $(ALL),--integration) $(or $(PKG),./lease)

@@ -27,7 +27,7 @@ func TestTheProductsCodeHasParagraphs(t *testing.T) {
 
 		text := read(t, "../"+path)
 		for n, line := range strings.Split(text, "\n") {
-			if utf8.RuneCountInString(strings.ReplaceAll(line, "\t", "    ")) > widest {
+			if columns(line) > widest {
 				wide++
 				t.Logf("%s:%d has over %d columns", path, n+1, widest)
 			}
@@ -56,3 +56,6 @@ func TestTheProductsCodeHasParagraphs(t *testing.T) {
 			long, solid, wide)
 	}
 }
+
+// columns returns how wide a line is shown.
+func columns(line string) int { return utf8.RuneCountInString(strings.ReplaceAll(line, "\t", "    ")) }

@@ -2,7 +2,6 @@ package docs
 
 import (
 	"fmt"
-	"go/ast"
 	"os"
 	"regexp"
 	"strings"
@@ -29,30 +28,15 @@ func requirements() (ids []string) {
 var (
 	requirement = regexp.MustCompile(`^\| ([A-Z]-?[A-Z0-9]+) \|`)
 	design      = regexp.MustCompile("(?m)^\\| [^|]*\\(seed 00([0-4])\\) \\| ([GDPO]) \\| \\[[^|]*\\) \\| ((?:`[a-z/-]+`(?:, )?)+) \\| [^|]+ \\| [^|]{20,} \\|$")
-	testName    = regexp.MustCompile(`\bTest[A-Z]\w+`)
 )
 
-func TestEveryRequirementNamesATestThatExists(t *testing.T) {
-	exists := map[string]bool{}
-	for path, file := range sources(t) {
-		for _, decl := range file.Decls {
-			if f, ok := decl.(*ast.FuncDecl); ok && strings.HasSuffix(path, "_test.go") {
-				exists[f.Name.Name] = true
-			}
-		}
-	}
+func TestSeeds_Requirements(t *testing.T) {
 	page := read(t, "SEEDS.md")
 	shown := map[string]int{}
 	for line := range strings.Lines(page) {
 		id := requirement.FindStringSubmatch(line)
-		for _, name := range testName.FindAllString(line, -1) {
-			switch {
-			case !exists[name]:
-				t.Errorf("no test is called %s:\n%s", name, line)
-			case id == nil:
-			default:
-				shown[id[1]]++
-			}
+		if id != nil {
+			shown[id[1]] += len(testName.FindAllString(line, -1)) // TestPages_Tests looks for them
 		}
 	}
 	for _, id := range requirements() {

@@ -3,7 +3,7 @@ package build
 
 import "runtime/debug"
 
-// Release is the version that CHANGELOG.md describes first.
+// Release is the newest version in CHANGELOG.md.
 const Release = "0.1.0"
 
 // commit is set by the linker where the source has no .git, as in deploy/cloudbuild-release.yaml.

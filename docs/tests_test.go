@@ -1,0 +1,145 @@
+package docs
+
+import (
+	"go/ast"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// testName matches a test, and a subtest of it with underscores for spaces, as go test -run takes it.
+var testName = regexp.MustCompile("\\b(Test[A-Z]\\w+)(?:/([^\\s`|]+))?")
+
+// A test that a page names exists, so that readers can run it.
+func TestPages_Tests(t *testing.T) {
+	files := map[string]string{} // by the name of a test
+	for path, file := range sources(t) {
+		for _, f := range testsOf(path, file) {
+			files[f.Name.Name] = read(t, "../"+path)
+		}
+	}
+
+	named := 0
+	check(t, filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".md" {
+			return err
+		}
+		for _, name := range testName.FindAllStringSubmatch(read(t, path), -1) {
+			named++
+			sentence := strings.TrimRight(strings.ReplaceAll(name[2], "_", " "), ".,;:)")
+			if !strings.Contains(files[name[1]], sentence) || files[name[1]] == "" {
+				t.Errorf("%s: there is no test %s", path, name[0])
+			}
+		}
+		return nil
+	}))
+	if named < 50 {
+		t.Errorf("the pages name %d tests", named)
+	}
+}
+
+// What is left of tests that are hard to find and to read. The limits only fall.
+const (
+	sentences = 1042 // names of more than five words: those of a subtest
+	wideLines = 2833 // of more than widest columns, and not data
+	compounds = 631  // conditions of more than two parts
+)
+
+// A test is found and read by somebody who has not written it: its name is TestType_Method or TestFeature, its
+// sentence is that of a subtest, its lines fit on a page unless they are data, and a condition has at most two parts.
+// -v prints those that do not.
+func TestTests_Reading(t *testing.T) {
+	names, wide, conditions := 0, 0, 0
+	for path, file := range sources(t) {
+		if !strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		for _, f := range testsOf(path, file) {
+			name := strings.TrimPrefix(f.Name.Name, "Test")
+			if words(name) > 5 || strings.Count(name, "_") > 1 {
+				names++
+				t.Logf("%s: %s is a sentence", path, f.Name.Name)
+			}
+		}
+
+		text := read(t, "../"+path)
+		data := dataOf(file, text)
+		for n, line := range strings.Split(text, "\n") {
+			if columns(line) > widest && !data[n+1] {
+				wide++
+				t.Logf("%s:%d has over %d columns", path, n+1, widest)
+			}
+		}
+
+		ast.Inspect(file, func(n ast.Node) bool {
+			if condition, ok := n.(*ast.IfStmt); ok && operators(condition.Cond) > 1 {
+				conditions++
+				line := strings.Count(text[:condition.Cond.Pos()-file.FileStart], "\n") + 1
+				t.Logf("%s:%d has %d conditions", path, line, operators(condition.Cond)+1)
+			}
+			return true
+		})
+	}
+
+	if names > sentences || wide > wideLines || conditions > compounds {
+		t.Errorf("%d sentences as names, %d wide lines, %d compound conditions; want at most %d, %d, %d",
+			names, wide, conditions, sentences, wideLines, compounds)
+	}
+}
+
+// testsOf returns the tests of a file.
+func testsOf(path string, file *ast.File) (all []*ast.FuncDecl) {
+	for _, decl := range file.Decls {
+		f, ok := decl.(*ast.FuncDecl)
+		if ok && strings.HasSuffix(path, "_test.go") && strings.HasPrefix(f.Name.Name, "Test") && f.Name.Name != "TestMain" {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// words counts the words of a name in capitals; WMS is one.
+func words(name string) (n int) {
+	was := rune('a')
+	for _, r := range name {
+		if unicode.IsUpper(r) && !unicode.IsUpper(was) {
+			n++
+		}
+		was = r
+	}
+	return n
+}
+
+// dataOf returns the lines that are data: those of a literal of several lines, or of over 80 columns.
+func dataOf(file *ast.File, text string) map[int]bool {
+	lines := map[int]bool{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		literal, ok := n.(*ast.BasicLit)
+		if !ok || literal.Kind != token.STRING {
+			return true
+		}
+		first := strings.Count(text[:literal.Pos()-file.FileStart], "\n") + 1
+		last := first + strings.Count(literal.Value, "\n")
+		for line := first; line <= last && (last > first || columns(literal.Value) > 80); line++ {
+			lines[line] = true
+		}
+		return true
+	})
+	return lines
+}
+
+// operators counts the && and || of a condition.
+func operators(condition ast.Expr) (n int) {
+	ast.Inspect(condition, func(node ast.Node) bool {
+		if b, ok := node.(*ast.BinaryExpr); ok && (b.Op == token.LAND || b.Op == token.LOR) {
+			n++
+		}
+		_, isFunction := node.(*ast.FuncLit)
+		return !isFunction
+	})
+	return n
+}
