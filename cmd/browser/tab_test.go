@@ -216,7 +216,8 @@ func (c *chromium) start() {
 		chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck, chromedp.Headless,
 		chromedp.NoSandbox, chromedp.Flag("password-store", "basic"), chromedp.Flag("disable-features", unusedFeatures),
 	}
-	for _, name := range []string{"background-networking", "component-update", "sync", "extensions", "breakpad", "dev-shm-usage", "gpu"} {
+	const disabled = "background-networking component-update sync extensions breakpad dev-shm-usage gpu"
+	for name := range strings.FieldsSeq(disabled) {
 		options = append(options, chromedp.Flag("disable-"+name, true))
 	}
 	for range 3 {
@@ -255,12 +256,13 @@ func NewProfile(t *testing.T) *Profile {
 	shared.once.Do(shared.start)
 	check(t, shared.err)
 	browser := chromedp.FromContext(shared.ctx).Browser
-	id := must(cdp.Call(shared.ctx, browser, target.CreateBrowserContext, target.CreateBrowserContextParams{}))(t).BrowserContextID
+	made := must(cdp.Call(shared.ctx, browser, target.CreateBrowserContext, target.CreateBrowserContextParams{}))(t)
+	ended := target.DisposeBrowserContextParams{BrowserContextID: made.BrowserContextID}
 	t.Cleanup(func() {
-		_, err := cdp.Call(shared.ctx, browser, target.DisposeBrowserContext, target.DisposeBrowserContextParams{BrowserContextID: id})
+		_, err := cdp.Call(shared.ctx, browser, target.DisposeBrowserContext, ended)
 		check(t, err)
 	})
-	return &Profile{t, id}
+	return &Profile{t, made.BrowserContextID}
 }
 
 // In returns the profile for a subtest.
