@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/accessibility"
 	"github.com/chromedp/chromedp/kb"
@@ -51,15 +50,16 @@ func (b *Tab) tree() (all []heard) {
 // hears waits until a screen reader finds an element whose role and name begin like this, and returns it.
 func (b *Tab) hears(begin string) heard {
 	b.T.Helper()
-	for deadline := time.Now().Add(Patience); ; time.Sleep(100 * time.Millisecond) {
-		all := b.tree()
-		if i := slices.IndexFunc(all, func(h heard) bool { return strings.HasPrefix(h.String(), begin) }); i >= 0 {
-			return all[i]
-		}
-		if time.Now().After(deadline) {
-			b.T.Fatalf("nothing is called %q in %v", begin, all)
-		}
+	var all []heard
+	i := -1
+	if !until(func() bool {
+		all = b.tree()
+		i = slices.IndexFunc(all, func(h heard) bool { return strings.HasPrefix(h.String(), begin) })
+		return i >= 0
+	}) {
+		b.T.Fatalf("nothing is called %q in %v", begin, all)
 	}
+	return all[i]
 }
 
 // useNamed presses Tab until the focus is on the control with this role and name, and then these keys.

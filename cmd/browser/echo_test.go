@@ -45,16 +45,16 @@ func behindNginx(t *testing.T, nginx string, app, locks *url.URL) (origin string
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	check(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Wait() })
-	for deadline := time.Now().Add(Patience); ; time.Sleep(10 * time.Millisecond) {
+	if !until(func() bool {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
 		if err == nil {
 			_ = conn.Close()
-			return "http://" + address
 		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
+		return err == nil
+	}) {
+		t.Fatal("nginx does not listen")
 	}
+	return "http://" + address
 }
 
 // In Chromium, with cookies. One tab is of an application that has the document lock under its own origin, behind
@@ -237,14 +237,12 @@ func (c Client) wantEvents(t *testing.T, want ...string) {
 	t.Helper()
 	text := must(json.Marshal(want))(t)
 	next := fmt.Sprintf("events.slice(0, %d)", len(want))
-	for deadline := time.Now().Add(Patience); ; time.Sleep(20 * time.Millisecond) {
-		got, err := c.Eval(next)
-		if got == string(text) {
-			break
-		}
-		if err != nil || time.Now().After(deadline) {
-			t.Fatalf("got %s, %v, want %s", got, err, text)
-		}
+	var got string
+	if !until(func() bool {
+		got = must(c.Eval(next))(t)
+		return got == string(text)
+	}) {
+		t.Fatalf("got %s, want %s", got, text)
 	}
 	c.Want(t, fmt.Sprintf("void events.splice(0, %d)", len(want)), "")
 }

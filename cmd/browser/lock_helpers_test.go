@@ -111,14 +111,8 @@ func (s *lockSite) count(method string) int {
 // free waits until the room is free.
 func (s *lockSite) free(t *testing.T, room string) {
 	t.Helper()
-	for deadline := time.Now().Add(Patience); ; time.Sleep(20 * time.Millisecond) {
-		state, err := s.locks.Get(t.Context(), room, "")
-		if err != nil || time.Now().After(deadline) {
-			t.Fatalf("%s does not become free: %v", room, err)
-		}
-		if !state.Locked {
-			return
-		}
+	if !until(func() bool { return !must(s.locks.Get(t.Context(), room, ""))(t).Locked }) {
+		t.Fatalf("%s does not become free", room)
 	}
 }
 

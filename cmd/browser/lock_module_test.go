@@ -133,7 +133,8 @@ func TestLocksJS_Events(t *testing.T) {
 			}, quick)`,
 			want: `2`,
 			events: []string{
-				taken, tries("renew-failed", 10, 20), "attempt web-lock retry=2; renewed retry=2; renew-scheduled", released,
+				taken, tries("renew-failed", 10, 20),
+				"attempt web-lock retry=2; renewed retry=2; renew-scheduled", released,
 			},
 		},
 		{

@@ -204,16 +204,13 @@ func (b *Tab) goBack(condition string) {
 	b.T.Helper()
 	h := Call(b, page.GetNavigationHistory, cdp.Empty{})
 	Call(b, page.NavigateToHistoryEntry, page.NavigateToHistoryEntryParams{EntryID: h.Entries[h.CurrentIndex-1].ID})
-	for deadline := time.Now().Add(Patience); ; time.Sleep(20 * time.Millisecond) {
+	if !until(func() bool {
 		ctx, done := context.WithTimeout(b.Ctx, time.Second)
+		defer done()
 		holds, err := chromedp.Run(ctx, chromedp.Evaluate[bool](condition)) // fails while one page replaces the other
-		done()
-		if err == nil && holds {
-			return
-		}
-		if time.Now().After(deadline) {
-			b.T.Fatalf("the page does not come back so that %s: %v", condition, err)
-		}
+		return err == nil && holds
+	}) {
+		b.T.Fatalf("the page does not come back so that %s", condition)
 	}
 }
 

@@ -7,28 +7,28 @@ globalThis.cases = navigator.locks ? {
       resolve(got);
       return got;
     });
-  }), ["acquire-denied",false]],
+  }), ['acquire-denied', false]],
   'a tab with Web Locks respects the file of a tab without':
-    [() => write(record(1e6)).then(failing), ["acquire-denied", false]],
+    [() => write(record(1e6)).then(failing), ['acquire-denied', false]],
   'a tab that prefers the file respects a Web Lock': [() => locks.withProjectLock(
-    () => denied({ retryLimit: 1, preferredStrategy: 'file-lock' }), quick), "fallback-conflict"],
+    () => denied({ retryLimit: 1, preferredStrategy: 'file-lock' }), quick), 'fallback-conflict'],
   'the token of a Web Lock is the time': [() => locks.withProjectLock(({ token }) => recent(token), quick), true],
   'a Web Lock is renewed without its query': [() => locks.withProjectLock(async (lease) => {
     navigator.locks.query = () => Promise.reject(new TypeError('no query'));
     const outcomes = [await renews(lease), await confirms(lease)];
     delete navigator.locks.query;
     return outcomes;
-  }, quick), ["none","renew-failed"]],
+  }, quick), ['none', 'renew-failed']],
   'a Web Lock of a longer name confirms nothing': [() => locks.withProjectLock((lease) => {
     navigator.locks.query = async () => ({ held: [{ name: 'imgponic:project-2' }] });
     return confirms(lease).finally(() => { delete navigator.locks.query; });
-  }, quick).catch(({ code }) => [code, readonly]), ["lease-stale",["lease-stale"]]],
+  }, quick).catch(({ code }) => [code, readonly]), ['lease-stale', ['lease-stale']]],
   'a Web Lock is confirmed, until another page steals it': [() => locks.withProjectLock(async (lease, lost) => {
     const { token, validForMs } = await locks.confirmProjectLock(lease);
     await navigator.locks.request('imgponic:project', { steal: true }, () => {});
     await new Promise((resolve) => { if (lost.aborted) resolve(); lost.onabort = resolve; });
     readonly.push(token === lease.token, validForMs > 0 && validForMs <= 25000, await confirms(lease));
-  }, quick).catch(({ code }) => [code, ...readonly]), ["lease-stale","lease-stale",true,true,"lease-stale"]],
+  }, quick).catch(({ code }) => [code, ...readonly]), ['lease-stale', 'lease-stale', true, true, 'lease-stale']],
 } : {
   'of eight acquisitions of an expired file exactly one succeeds': [async () => {
     await write(record(1000, 1000).replace('another', 'another'.repeat(50)));
@@ -38,11 +38,11 @@ globalThis.cases = navigator.locks ? {
     for (const lease of leases) await locks.releaseProjectLock(lease);
     return [leases.length, uuid === leases[0].leaseId, ttl, token === leases[0].token, recent(Date.parse(mtime)),
       /^http-127-0-0-1.*-\w{8}$/.test(owner), /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/.test(uuid)];
-  }, [1,true,30000,true,true,true,true]],
+  }, [1, true, 30000, true, true, true, true]],
   'an unreadable file is held until one TTL after its modification':
-    [() => write('{"uuid":').then(failing), ["fallback-conflict", true]],
+    [() => write('{"uuid":').then(failing), ['fallback-conflict', true]],
   'a file whose times contradict one another is held likewise':
-    [() => write(record(1000, 2 * 86_400_000)).then(failing), ["fallback-conflict", true]],
+    [() => write(record(1000, 2 * 86_400_000)).then(failing), ['fallback-conflict', true]],
   'a file that another clock has dated ahead is held while it changes, and for one TTL after': [async () => {
     const got = [];
     for (const ahead of [3_600_000, 3_600_001, 3_600_002]) {
@@ -54,7 +54,7 @@ globalThis.cases = navigator.locks ? {
     const { mtime } = JSON.parse(await file());
     await locks.releaseProjectLock(lease);
     return [...got, recent(Date.parse(mtime))];
-  }, ["fallback-conflict","fallback-conflict","fallback-conflict",true]],
+  }, ['fallback-conflict', 'fallback-conflict', 'fallback-conflict', true]],
   'tokens grow, also if a clock was set back': [async () => {
     const before = Date.now() + 1e6;
     await write(JSON.stringify({ ...JSON.parse(record(1000, 1000)), token: before }));
@@ -65,7 +65,7 @@ globalThis.cases = navigator.locks ? {
     await write(record(1e6));
     const failed = [await renews(lease), await releases(lease, { force: true })];
     return [...failed, readonly, JSON.parse(await file()).uuid];
-  }, ["lease-stale","none",["lease-stale"],"another"]],
+  }, ['lease-stale', 'none', ['lease-stale'], 'another']],
   'a page that ends after its deadline leaves the file, which another may have taken': [async () => {
     await take();
     await write(record(1e6));
@@ -73,9 +73,9 @@ globalThis.cases = navigator.locks ? {
     dispatchEvent(new PageTransitionEvent('pagehide'));
     delete performance.now;
     return JSON.parse(await file()).uuid;
-  }, "another"],
+  }, 'another'],
   'a lock of a longer name is another one': [() => locks.withProjectLock(
-    () => locks.withProjectLock(() => 'both', { ...quick, resource: 'imgponic:project-2' }), quick), "both"],
+    () => locks.withProjectLock(() => 'both', { ...quick, resource: 'imgponic:project-2' }), quick), 'both'],
   'without https, Web Locks and files are missing, and the error says so': [async () => {
     const { storage } = navigator;
     Object.defineProperty(navigator, 'storage', { value: undefined, configurable: true });
@@ -85,12 +85,12 @@ globalThis.cases = navigator.locks ? {
     const other = await take().catch((error) => error);
     Object.defineProperty(navigator, 'storage', { value: storage, configurable: true });
     return [code, retryable, context.error, message.includes('https'), other.context.error];
-  }, ["acquire-denied",false,"insecure_context",true,"no_file_system"]],
+  }, ['acquire-denied', false, 'insecure_context', true, 'no_file_system']],
   'a lease is confirmed right before a write': [() => locks.withProjectLock(async (lease) => {
     const { token, validForMs } = await locks.confirmProjectLock(lease);
     await (await folder()).removeEntry('.lock');
     return [token === lease.token, validForMs > 0 && validForMs <= 30000, await confirms(lease)];
-  }, quick).catch(({ code }) => [code, readonly]), ["lease-stale",["lease-stale"]]],
+  }, quick).catch(({ code }) => [code, readonly]), ['lease-stale', ['lease-stale']]],
   'an abort during the acquisition leaves no file and is not read-only': [async () => {
     const abort = new AbortController();
     const { postMessage } = Worker.prototype;
@@ -101,7 +101,7 @@ globalThis.cases = navigator.locks ? {
     const failed = await denied({ signal: abort.signal });
     Worker.prototype.postMessage = postMessage;
     return [failed, await file(), readonly];
-  }, ["AbortError","NotFoundError",[]]],
+  }, ['AbortError', 'NotFoundError', []]],
   'a heartbeat renews the file': [async () => {
     const lease = await take({ heartbeatIntervalMs: 3000 });
     const { mtime } = JSON.parse(await file());
@@ -109,7 +109,7 @@ globalThis.cases = navigator.locks ? {
     const later = JSON.parse(await file());
     await locks.releaseProjectLock(lease);
     return [later.uuid === lease.leaseId, later.token === lease.token, Date.parse(later.mtime) > Date.parse(mtime)];
-  }, [true,true,true]],
+  }, [true, true, true]],
   "each event is a line of telemetry with its fields, without an error's text": [async () => {
     const lines = [];
     const stop = locks.subscribeLockTelemetry((line) => lines.push(line));
@@ -144,5 +144,5 @@ globalThis.cases = navigator.locks ? {
       abort.abort();
       return [lost.aborted, await failure(locks.renewProjectLock(lease, { signal })), await confirms(lease)];
     }, { ...quick, signal });
-  }, [true,"AbortError","none"]],
+  }, [true, 'AbortError', 'none']],
 };

@@ -22,7 +22,8 @@ func TestAttention(t *testing.T) {
 			source.put(failed(fmt.Sprint("trace", i), "exit_1", fmt.Sprintf(trace, i), ago))
 		}
 		for i := range 2 {
-			source.put(failed(fmt.Sprint("crash", i), "crashed", fmt.Sprintf(died, i), time.Duration(120+i)*time.Minute))
+			ago := time.Duration(120+i) * time.Minute
+			source.put(failed(fmt.Sprint("crash", i), "crashed", fmt.Sprintf(died, i), ago))
 		}
 		exhausted, act := failed("exhausted", "attempts_exhausted", "m", time.Minute), acting("act", "FAILED")
 		exhausted.LastError, act.Error = problem("http_503", "<overloaded>"), problem("effect_uncertain", "")

@@ -139,7 +139,7 @@ func TestTimeline_Page(t *testing.T) {
 			bar:  []string{"attempt 2: no end recorded, on rev/8, alone<", `class="alone"`},
 		},
 		{
-			item: []string{`"retry"`, "attempt 1<", ">350 ms<", ">exit_1</code>", "unlocked by ana", "by &lt;me&gt;@here"},
+			item: []string{`"retry"`, "attempt 1<", ">350 ms<", ">exit_1</code>", "unlocked by ana", "by &lt;me&gt;@"},
 			bar:  []string{"attempt 1: retry, 350 ms, on w<", `x="0.0%"`, `width="0.8%"`},
 		},
 	} {
