@@ -76,7 +76,7 @@ globalThis.cases = {
     const abort = new AbortController();
     const lease = await take({ signal: abort.signal });
     abort.abort();
-    const statuses = [429];
+    const statuses = [408];
     globalThis.fetch = async (...request) =>
       (statuses.length > 0 ? new Response('{}', { status: statuses.shift() }) : real(...request));
     const confirmed = await confirms(lease);
