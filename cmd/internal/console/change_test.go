@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"taskguard/cmd/internal/console"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
-	"taskguard/orchestrator"
 )
 
 func TestChange(t *testing.T) {
@@ -208,71 +206,6 @@ func TestRequeue_Checkpoint(t *testing.T) {
 	has(t, page(t, s, "/analysis?id=without"), `id="fact-checkpoint"><span class="hint">none`)
 }
 
-// headers returns the names and values of a text like "Host: a, Origin: b".
-func headers(text string) []string { return regexp.MustCompile(`: |, `).Split(text, -1) }
-
-// Only a form of this console changes something.
-func TestForms(t *testing.T) {
-	same := headers("Sec-Fetch-Site: same-origin")
-	source := newSource(heldBy("a", "w/1", 3, time.Hour), analysis("b", "FAILED"))
-	s, h := writable(t, source)
-	seen := hidden(t, page(t, s, "/unlock?id=a")).Encode()
-	good := map[string]string{
-		"/unlock?id=a":             seen,
-		"/selected/requeue":        hidden(t, post(t, s, "/selected/requeue", chosen("b")).Body.String()).Encode(),
-		"/failures/requeue?code=c": fmt.Sprint("seen=", time.Now().UnixMilli(), "-5"),
-	}
-	t.Run("another site cannot send one", func(t *testing.T) {
-		for from, want := range map[string]int{
-			"Sec-Fetch-Site: cross-site": 403, "Sec-Fetch-Site: same-site": 403, "Accept: text/html": 403,
-			"Sec-Fetch-Site: cross-site, Sec-Fetch-Mode: navigate, Sec-Fetch-Dest: document": 403,
-			"Origin: https://evil.example": 403, "Origin: http://localhost:1": 403, "Origin: null": 403,
-			"Sec-Fetch-Site: same-origin, Host: evil.example": 421,
-		} {
-			for path, body := range good {
-				code(t, path+" "+from, ask(t, s, http.MethodPost, path, body, headers(from)...), want)
-			}
-		}
-		h.want(t)
-	})
-	t.Run("it has what was seen, and an end", func(t *testing.T) {
-		for name, tc := range map[string]struct {
-			path, body string
-			want       int
-		}{
-			"the lock not seen":     {"/unlock?id=a", "", 409},
-			"a form in the address": {"/unlock?id=a&" + seen, "", 409},
-			"no id":                 {"/unlock", seen, 400},
-			"without an end":        {"/unlock?id=a", seen + "&x=" + strings.Repeat("x", 300<<10), 409},
-		} {
-			code(t, name, ask(t, s, http.MethodPost, tc.path, tc.body, same...), tc.want)
-		}
-		page(t, s, "/unlock?id=a&"+seen)
-		h.want(t)
-	})
-	t.Run("without an operator none is accepted", func(t *testing.T) {
-		reader := open(t, source, console.Options{Every: quick})
-		shown := page(t, reader, "/?state=QUEUED") + page(t, reader, "/analysis?id=a") + page(t, reader, "/failures")
-		hasNot(t, shown, "data-action", "checkbox", `id="selection"`)
-		for _, path := range []string{
-			"/unlock?id=a", "/requeue?id=a", "/cancel?id=a", "/resolve?id=a", "/all/cancel?state=QUEUED",
-			"/failures/requeue?code=c", "/selected/requeue",
-		} {
-			for _, method := range []string{http.MethodGet, http.MethodPost} {
-				w := ask(t, reader, method, path, good[path], same...)
-				code(t, method+" "+path, w, http.StatusForbidden)
-				has(t, w.Body.String(), "--write")
-			}
-		}
-	})
-	t.Run("a page may come from another instance, and a browser may send only the origin", func(t *testing.T) {
-		other, h := writable(t, newSource(heldBy("a", "w/1", 3, time.Hour)))
-		w := ask(t, other, http.MethodPost, "/unlock?id=a", seen, headers("Origin: http://localhost:8590")...)
-		code(t, "to another instance", w, http.StatusSeeOther)
-		h.want(t, "unlock a by operator-1")
-	})
-}
-
 // Anybody can make the address.
 func TestNotice(t *testing.T) {
 	s, _ := writable(t, newSource(analysis("a", "QUEUED")))
@@ -318,92 +251,4 @@ func TestChange_Refusals(t *testing.T) {
 	w := confirmed(t, s, "requeue", "a")
 	code(t, "changed", w, http.StatusConflict)
 	hidden(t, w.Body.String())
-}
-
-func TestResolve(t *testing.T) {
-	const path = "/resolve?id=a&name=charge"
-	t.Run("an uncertain act is shown and answered", func(t *testing.T) {
-		for answer, want := range map[string]string{
-			"answer=done&result=%7B%22receipt%22:7%7D": "resolve a by operator-1: charge {true {\"receipt\":7}}",
-			"answer=not_done&result=%7B":               "resolve a by operator-1: charge {false }",
-		} {
-			s, h := writable(t, newSource(acting("a", "FAILED"), analysis("other", "FAILED")))
-			one, failures := page(t, s, "/analysis?id=a"), page(t, s, "/failures")
-			for _, text := range []string{one, failures} {
-				has(t, text, `data-act="charge"`, orchestrator.ActKey("s", "a", "charge"),
-					">2 h</span> ago</span>, token 2", `href="/resolve?id=a&amp;name=charge`)
-				hasNot(t, text, "secret receipt", "name=mail")
-			}
-			has(t, one, `data-act="mail"`, `name=charge&amp;answer=done"`, `name=charge&amp;answer=not_done"`)
-			equal(t, "order", listed(one, `id="(why|answers|facts)"`), "why answers facts")
-			hasNot(t, failures, `data-act="mail"`, "id=other")
-			hasNot(t, page(t, s, "/analysis?id=other"), "data-act=")
-
-			for _, chosen := range []string{"done", "not_done"} {
-				chosenPath := path + "&answer=" + chosen
-				own := ask(t, s, http.MethodGet, chosenPath, "", "Sec-Fetch-Site", "same-origin").Body.String()
-				equal(t, "chosen", listed(own, `value="(\w*)"[^>]* checked`), chosen)
-				hasNot(t, page(t, s, chosenPath), " checked") // from a link in a mail
-			}
-			text := page(t, s, path)
-			hasNot(t, text, " checked")
-			has(t, text, "a worker will run it", "<bdi>operator-1</bdi>", `action="/resolve?id=a&amp;name=charge"`)
-			send := func(rest string, want int) string {
-				w := ask(t, s, http.MethodPost, path, hidden(t, text).Encode()+rest, "Sec-Fetch-Site", "same-origin")
-				code(t, rest, w, want)
-				return w.Header().Get("Location") + w.Body.String()
-			}
-			hasNot(t, send("", http.StatusBadRequest), "{cut")
-			has(t, send("&answer=done&result=%7Bcut", http.StatusBadRequest), "JSON", ">{cut</textarea>")
-			h.want(t)
-			equal(t, "to", send("&"+answer, http.StatusSeeOther), "/analysis?id=a&did=resolve&done=booked")
-			h.want(t, want)
-		}
-	})
-	t.Run("the answer for one that is finished is only recorded", func(t *testing.T) {
-		cancelled := acting("cancelled", "FAILED")
-		cancelled.Error = problem(analysislock.Cancelled, "")
-		s, _ := writable(t, newSource(acting("ready", "READY"), cancelled))
-		for _, id := range []string{"ready", "cancelled"} {
-			text := page(t, s, "/resolve?name=charge&id="+id)
-			has(t, text, "only recorded")
-			hasNot(t, text, "a worker will run it", "QUEUED")
-		}
-	})
-	// Another instance may have answered it, or a run may have begun.
-	t.Run("one that is not uncertain any more is refused", func(t *testing.T) {
-		source := newSource(acting("a", "FAILED"))
-		s, h := writable(t, source)
-		for _, name := range []string{"mail", "none", ""} {
-			code(t, name, get(t, s, "/resolve?id=a&name="+name), http.StatusConflict)
-		}
-		form := hidden(t, page(t, s, path))
-		form.Set("answer", "not_done")
-		again := acting("a", "PROCESSING")
-		again.Lock = heldBy("a", "w/2", 4, time.Hour).Lock
-		for _, now := range []analysislock.Analysis{analysis("a", "FAILED"), acting("a", "QUEUED"), again} {
-			source.put(now)
-			code(t, now.Status, post(t, s, path, form), http.StatusConflict)
-		}
-		h.want(t)
-		text := page(t, s, "/analysis?id=a")
-		has(t, text, "under way", `aria-label="Side effects that may have happened" hidden>`)
-		hasNot(t, text, "/resolve?", "</svg>may have happened")
-		hasNot(t, page(t, readOnly(t, acting("a", "FAILED")), "/analysis?id=a"), "/resolve?")
-	})
-	// The source finds the last updated first.
-	t.Run("those that have waited longest are listed", func(t *testing.T) {
-		source := newSource()
-		for i := range 60 {
-			a := at(acting(fmt.Sprintf("a%02d", i), "FAILED"), time.Duration(60-i)*time.Minute)
-			began := storeNow().Add(time.Duration(-i) * time.Hour)
-			a.Acts["charge"] = analysislock.Act{State: analysislock.ActStarted, At: began}
-			source.put(a)
-		}
-		text := page(t, open(t, source, console.Options{}), "/failures")
-		got := found(text, `data-id="(a\d\d)"`)
-		equal(t, "first", got[0], "a59")
-		equal(t, "last", got[len(got)-1], "a10")
-		has(t, text, "10 more are left out")
-	})
 }
