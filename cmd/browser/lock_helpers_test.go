@@ -2,6 +2,7 @@ package browser
 
 import (
 	"context"
+	_ "embed" // scripts
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -29,45 +30,17 @@ const (
 )
 
 // Scripts that run in a tab before the page's own.
+var (
+	//go:embed testdata/instrumented.js
+	instrumented string
+	//go:embed testdata/serverless.js
+	serverless string
+)
+
 const (
-	// instrumented defines fail(method, times), which makes the next fetches with
-	// the method fail; next(type), the next event of a type; failure(promise), its
-	// error's code; quick, options with short waits; readonly, the reasons of
-	// onReadonly; clocks, the Workers started and ended; brief(event), its type and
-	// details; reset, which undoes what a script has changed of these; and real, the
-	// browser's own fetch.
-	instrumented = `
-		const faults = {};
-		const real = globalThis.fetch;
-		const faulty = (url, init = {}) => {
-			if (!(faults[init.method] > 0)) return real(url, init);
-			faults[init.method]--;
-			return Promise.reject(new TypeError('injected'));
-		};
-		globalThis.fail = (method, times) => { faults[method] = times; };
-		globalThis.next = (type) => new Promise((resolve) => {
-			const stop = locks.subscribeAllLockEvents((event) => { if (event.type === type) { stop(); resolve(event); } });
-		});
-		globalThis.failure = (promise) => promise.then(() => 'none', (error) => error.name === 'ProjectLockError' ? error.code : error.name);
-		globalThis.readonly = [];
-		globalThis.quick = { resource: 'room', backoffMs: [10, 20], onReadonly: ({ reason }) => readonly.push(reason) };
-		globalThis.clocks = { started: 0, ended: 0 };
-		globalThis.Worker = class extends Worker {
-			constructor(...of) { super(...of); clocks.started++; }
-			terminate() { clocks.ended++; super.terminate(); }
-		};
-		globalThis.brief = (e) => [e.type.replace('lock:', ''), e.strategy, e.code, e.warning, e.reason, e.info?.reason,
-			e.retry != null && 'retry=' + e.retry, e.retryable && 'retryable', e.waitMs != null && 'wait=' + e.waitMs, e.force && 'force',
-		].filter(Boolean).join(' ');
-		globalThis.reset = () => {
-			globalThis.fetch = faulty;
-			for (const method in faults) delete faults[method];
-			events.length = readonly.length = 0;
-		};`
 	withoutWebLocks = `delete Navigator.prototype.locks;`
 	withoutWorkers  = `delete globalThis.Worker;`
-	// withoutTimers disables the page's own timers, as a browser nearly does in a
-	// hidden tab.
+	// withoutTimers disables the page's own timers, as a browser nearly does in a hidden tab.
 	withoutTimers = `globalThis.setTimeout = () => 0;`
 )
 
@@ -121,11 +94,7 @@ func newRooms(t *testing.T) *repo.Rooms {
 	t.Cleanup(store.Close)
 	conn := must(store.Dial())(t)
 	rooms := must(repo.OpenRooms(context.Background(), "browser", repo.Options{}, option.WithGRPCConn(conn)))(t)
-	t.Cleanup(func() {
-		if err := rooms.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { check(t, rooms.Close()) })
 	return rooms
 }
 
@@ -142,15 +111,17 @@ func (s *lockSite) count(method string) int {
 // free waits until the room is free.
 func (s *lockSite) free(t *testing.T, room string) {
 	t.Helper()
-	for deadline := time.Now().Add(Patience); ; time.Sleep(20 * time.Millisecond) {
-		state, err := s.locks.Get(t.Context(), room, "")
-		if err != nil || time.Now().After(deadline) {
-			t.Fatalf("%s does not become free: %v", room, err)
-		}
-		if !state.Locked {
-			return
-		}
+	if !until(func() bool { return !must(s.locks.Get(t.Context(), room, ""))(t).Locked }) {
+		t.Fatalf("%s does not become free", room)
 	}
+}
+
+// wantFree checks that nothing of a page holds the room.
+func (s *lockSite) wantFree(b *Tab) {
+	b.T.Helper()
+	s.free(b.T, "room")
+	b.Is(`clocks.started === clocks.ended`)
+	b.want(`navigator.locks?.query().then(({ held }) => held.length) ?? 0`, "0")
 }
 
 // hold takes the room for another owner.
@@ -171,13 +142,33 @@ func (s *lockSite) unlock(t *testing.T, room string) {
 // `events`. The page has no lock and no socket of its own.
 func (p *Profile) load(s *lockSite, scripts ...string) *Tab {
 	b := p.Open(s.url+"/page.css", append([]string{instrumented}, scripts...)...)
-	b.Eval(`import('/locks.js').then((module) => {
+	b.imported("/locks.js")
+	b.Eval(`reset()`)
+	return b
+}
+
+// imported imports the module from url.
+func (b *Tab) imported(url string) {
+	b.T.Helper()
+	b.Eval(`import('` + url + `').then((module) => {
 		globalThis.locks = module;
 		globalThis.events = [];
 		module.subscribeAllLockEvents((event) => events.push(event));
-		reset();
 	})`)
-	return b
+}
+
+// runCases runs the cases that a script has left in cases, and after each the checks of after.
+func (b *Tab) runCases(after func(b *Tab)) {
+	var names []string
+	check(b.T, json.Unmarshal([]byte(b.Eval(`Object.keys(cases)`)), &names))
+	for _, name := range names {
+		b.T.Run(name, func(t *testing.T) {
+			b := b.In(t)
+			b.Eval(`reset()`)
+			b.want(fmt.Sprintf(`cases[%q][0]()`, name), b.Eval(fmt.Sprintf(`cases[%q][1]`, name)))
+			after(b)
+		})
+	}
 }
 
 // shows waits until the page shows this state: free, mine, other.

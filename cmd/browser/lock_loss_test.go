@@ -20,9 +20,10 @@ const writing = `(async () => {
 	const writing = setInterval(() => { written++; }, 20);
 })()`
 
-const acquiring = `locks.acquireProjectLock(quick).then((lease) => { globalThis.lease = lease; })`
+const acquiring = `take().then((lease) => { globalThis.lease = lease; })`
 
-func TestALostLockIsReadOnlyOnceAndWritesNothing(t *testing.T) {
+// A lost lock is read-only once, and writes nothing.
+func TestLocksJS_Lost(t *testing.T) {
 	t.Parallel()
 	for name, run := range map[string]func(s *lockSite, b *Tab){
 		"offline for longer than the TTL": offlineBeyondTheTTL,
@@ -47,17 +48,17 @@ func TestALostLockIsReadOnlyOnceAndWritesNothing(t *testing.T) {
 
 func offlineBeyondTheTTL(s *lockSite, b *Tab) {
 	b.Eval(writing)
-	b.Is(`events.some(({ type }) => type === 'lock:renewed') && written > 0`)
+	b.Is(`count('lock:renewed') > 0 && written > 0`)
 	b.Eval(`void (globalThis.fetch = () => Promise.reject(new TypeError('offline')))`)
 	b.Is(`readonly.length`)
 	sent := s.count("PUT")
 	b.Eval(`void (globalThis.fetch = real)`)
 	time.Sleep(short / 2) // longer than a heartbeat's interval
-	b.want(`[readonly.length, written === writtenAtLoss, events.filter(({ type }) => type === 'lock:readonly-entered').length]`, `[1,true,1]`)
+	b.want(`[readonly.length, written === writtenAtLoss, count('lock:readonly-entered')]`, `[1,true,1]`)
 	if got := s.count("PUT"); got != sent {
 		b.T.Errorf("%d heartbeats after the end, want none", got-sent)
 	}
-	b.want(`failure(locks.confirmProjectLock(lease))`, b.Eval(`readonly[0]`))
+	b.want(`confirms(lease)`, b.Eval(`readonly[0]`))
 	b.want(`clocks.started - clocks.ended`, "0")
 	s.free(b.T, "room")
 }
@@ -67,20 +68,21 @@ func frozenBeyondTheTTL(s *lockSite, b *Tab) {
 	b.hide()
 	b.Eval(`(() => {
 		document.addEventListener('resume', () => {
-			globalThis.fetch = (url, init) => { globalThis.asked ||= url.includes('/confirm'); return real(url, init); };
-			globalThis.resumed = locks.confirmProjectLock(lease).then(() => 'may write', (error) => error.code);
+			globalThis.asked = false;
+			globalThis.fetch = (url, init) => { asked ||= url.includes('/confirm'); return real(url, init); };
+			globalThis.resumed = confirms(lease);
 		});
 	})()`)
 	b.lifecycle(page.SetWebLifecycleStateStateFrozen)
 	s.free(b.T, "room")
 	b.lifecycle(page.SetWebLifecycleStateStateActive)
 	b.Is(`readonly.length`)
-	b.want(`resumed.then((answer) => [answer, globalThis.asked ?? false, readonly])`, `["lease-stale",false,["lease-stale"]]`)
+	b.want(`resumed.then((failed) => [failed, asked, readonly])`, `["lease-stale",false,["lease-stale"]]`)
 }
 
 // unlockedByAnOperator: the next heartbeat fails, as the server has removed the lock.
 func unlockedByAnOperator(s *lockSite, b *Tab) {
-	b.Eval(`locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 2000 })`)
+	b.Eval(`take({ heartbeatIntervalMs: 2000 })`)
 	s.unlock(b.T, "room")
 	b.Is(`readonly.length`)
 	b.wantEvents(taken, "attempt web-lock retry=0; error web-lock lease-stale retry=0; readonly-entered lease-stale")
@@ -90,8 +92,8 @@ func releasedAfterATakeOver(s *lockSite, b *Tab) {
 	b.Eval(acquiring)
 	s.unlock(b.T, "room")
 	s.hold(b.T, "room")
-	b.want(`failure(locks.releaseProjectLock(lease)).then((failed) => [failed, readonly])`, `["lease-stale",["lease-stale"]]`)
-	b.want(`failure(locks.releaseProjectLock(lease, { force: true }))`, `"none"`)
+	b.want(`releases(lease).then((failed) => [failed, readonly])`, `["lease-stale",["lease-stale"]]`)
+	b.want(`releases(lease, { force: true })`, `"none"`)
 	b.wantEvents(taken,
 		"release-requested; attempt web-lock retry=0; error web-lock lease-stale retry=0; readonly-entered lease-stale",
 		"release-requested force; attempt web-lock retry=0; released web-lock")
@@ -105,7 +107,7 @@ func releasedAfterATakeOver(s *lockSite, b *Tab) {
 func unknownSession(s *lockSite, b *Tab) {
 	for _, c := range []struct{ before, script, want string }{
 		// An acquisition begins a new session.
-		{`0`, `locks.acquireProjectLock({ ...quick, retryLimit: 1 }).then((lease) => locks.releaseProjectLock(lease))`, `["none",[],2]`},
+		{`0`, `take({ retryLimit: 1 }).then((lease) => locks.releaseProjectLock(lease))`, `["none",[],2]`},
 		{acquiring, `locks.renewProjectLock(lease)`, `["lease-stale",["lease-stale"],1]`},
 		// A release is not tried again.
 		{acquiring, `locks.releaseProjectLock(lease)`, `["release-failed",["release-failed"],1]`},
@@ -115,7 +117,7 @@ func unknownSession(s *lockSite, b *Tab) {
 		Call(b, network.SetCookie, network.SetCookieParams{Name: "doclock_session", Value: "v1.of.before", URL: s.url})
 		b.want(`(async () => {
 			events.length = 0;
-			return [await failure(`+c.script+`), readonly, events.filter(({ type }) => type === 'lock:attempt').length];
+			return [await failure(`+c.script+`), readonly, count('lock:attempt')];
 		})()`, c.want)
 		if c.before == acquiring {
 			s.unlock(b.T, "room")
@@ -123,15 +125,15 @@ func unknownSession(s *lockSite, b *Tab) {
 	}
 }
 
-// The page's own timers do not run, as a browser may slow them down to one a minute.
-func TestAHiddenTabKeepsItsLockForTheServersTTL(t *testing.T) {
+// A hidden tab keeps its lock. The page's own timers do not run, as a browser may slow them down to one a minute.
+func TestLocksJS_Hidden(t *testing.T) {
 	t.Parallel()
 	s := newLockSite(t, 12*time.Second)
 	b := NewProfile(t).load(s, withoutTimers)
 	b.Eval(acquiring)
-	b.Eval(`locks.acquireProjectLock({ ...quick, resource: 'other' }).then((other) => locks.releaseProjectLock(other))`)
+	b.Eval(`take({ resource: 'other' }).then((other) => locks.releaseProjectLock(other))`)
 	b.hide()
-	b.Is(`events.filter(({ type }) => type === 'lock:renewed').length >= 3`) // more than one TTL
+	b.Is(`count('lock:renewed') >= 3`) // more than one TTL
 	b.want(`[lease.ttlMs, readonly.length, document.visibilityState]`, `[12000,0,"hidden"]`)
 	b.want(`locks.confirmProjectLock(lease).then(({ validForMs }) => validForMs > 0)`, "true")
 }

@@ -20,7 +20,8 @@ import (
 	"taskguard/internal/testing/examplestest"
 )
 
-func TestClosingTheTabThatEditsLetsTheOtherTabEdit(t *testing.T) {
+// If the tab that edits is closed, the other tab may edit.
+func TestLockPage_Closed(t *testing.T) {
 	t.Parallel()
 	s, p := newLockSite(t, long), NewProfile(t)
 	first, second := p.Open(s.page("notes")), p.Open(s.page("notes"))
@@ -33,7 +34,8 @@ func TestClosingTheTabThatEditsLetsTheOtherTabEdit(t *testing.T) {
 	second.want(`document.getElementById('text').readOnly`, "true")
 }
 
-func TestLeavingThePageFreesTheLock(t *testing.T) {
+// Leaving the page frees the lock.
+func TestLockPage_Left(t *testing.T) {
 	t.Parallel()
 	s := newLockSite(t, long)
 	b := NewProfile(t).Open(s.page("notes"), withoutWebLocks)
@@ -47,14 +49,16 @@ func TestLeavingThePageFreesTheLock(t *testing.T) {
 	b.shows("other") // the page receives events again
 }
 
-func TestThePageIgnoresOlderEventsAndConnectsAgain(t *testing.T) {
+// The page ignores older events, and connects again.
+func TestLockPage_Events(t *testing.T) {
 	t.Parallel()
 	s := newLockSite(t, 0)
 	b := NewProfile(t).Open(s.page("notes"), `
 		globalThis.sockets = [];
 		globalThis.WebSocket = class { constructor(url) { this.url = String(url); sockets.push(this); } };
 		globalThis.send = (version, type) => sockets.at(-1).onmessage({ data: JSON.stringify({
-			type, version, room_id: 'notes', reason: 'current', holder: type === 'DocumentLocked' ? 'h' + version : null, expires_at: null }) });
+			type, version, room_id: 'notes', reason: 'current', expires_at: null,
+			holder: type === 'DocumentLocked' ? 'h' + version : null }) });
 		globalThis.state = () => document.getElementById('state').dataset.state;`)
 	b.want(`state()`, `"connecting"`)
 	b.want(`(send(5, 'DocumentLocked'), state())`, `"other"`)
@@ -65,7 +69,8 @@ func TestThePageIgnoresOlderEventsAndConnectsAgain(t *testing.T) {
 	b.want(`(send(6, 'DocumentUnlocked'), state())`, `"free"`)
 }
 
-func TestASaveThatTheServerDoesNotConfirmIsNotMade(t *testing.T) {
+// A save that the server does not confirm is not made.
+func TestLockPage_Save(t *testing.T) {
 	t.Parallel()
 	s := newLockSite(t, 0)
 	b := NewProfile(t).Open(s.page("room"))
@@ -87,7 +92,8 @@ func TestASaveThatTheServerDoesNotConfirmIsNotMade(t *testing.T) {
 	b.want(`[document.getElementById('banner').hidden, document.getElementById('text').readOnly]`, `[false,true]`)
 }
 
-func TestThePageHasBothThemesAndFitsASmallScreen(t *testing.T) {
+// The page has both themes, and fits a small screen.
+func TestLockPage_Layout(t *testing.T) {
 	t.Parallel()
 	s, p := newLockSite(t, long), NewProfile(t)
 	b, other := p.Open(s.page("notes")), p.Open(s.page("notes"))
@@ -119,7 +125,7 @@ func TestThePageHasBothThemesAndFitsASmallScreen(t *testing.T) {
 	}
 }
 
-func TestThePageIsUsableWithOnlyTheKeyboard(t *testing.T) {
+func TestLockPage_Keyboard(t *testing.T) {
 	t.Parallel()
 	s := newLockSite(t, 0)
 	b := NewProfile(t).Open(s.page("notes"))
@@ -152,7 +158,7 @@ var keptPages = []struct {
 	posts int // until it is asked again
 	begin string
 }{
-	{"holding the lock", 1, `locks.acquireProjectLock(quick).then(({ leaseId }) => {
+	{"holding the lock", 1, `take().then(({ leaseId }) => {
 		globalThis.taking = back.then(() => failure(locks.renewProjectLock({ leaseId })));
 	})`},
 	{"asking the server", 1, `new Promise((asked) => {
@@ -162,11 +168,12 @@ var keptPages = []struct {
 			asked();
 			return back.then(() => real(url, init)); // after the page has released what it may have got
 		};
-		globalThis.taking = failure(locks.acquireProjectLock(quick));
+		globalThis.taking = denied();
 	})`},
 }
 
-func TestAPageRestoredByTheBackButtonIsReadOnly(t *testing.T) {
+// A page that the Back button restores is read-only.
+func TestLockPage_Restored(t *testing.T) {
 	t.Parallel()
 	s, p := newLockSite(t, long), NewProfile(t)
 	for _, c := range keptPages {
@@ -197,35 +204,26 @@ func (b *Tab) goBack(condition string) {
 	b.T.Helper()
 	h := Call(b, page.GetNavigationHistory, cdp.Empty{})
 	Call(b, page.NavigateToHistoryEntry, page.NavigateToHistoryEntryParams{EntryID: h.Entries[h.CurrentIndex-1].ID})
-	for deadline := time.Now().Add(Patience); ; time.Sleep(20 * time.Millisecond) {
+	if !until(func() bool {
 		ctx, done := context.WithTimeout(b.Ctx, time.Second)
+		defer done()
 		holds, err := chromedp.Run(ctx, chromedp.Evaluate[bool](condition)) // fails while one page replaces the other
-		done()
-		if err == nil && holds {
-			return
-		}
-		if time.Now().After(deadline) {
-			b.T.Fatalf("the page does not come back so that %s: %v", condition, err)
-		}
+		return err == nil && holds
+	}) {
+		b.T.Fatalf("the page does not come back so that %s", condition)
 	}
 }
 
 // renewing takes the project as `lease`, and waits for a heartbeat.
 const renewing = `(async () => {
-	globalThis.lease = await locks.acquireProjectLock({ ...quick, heartbeatIntervalMs: 2000 });
+	globalThis.lease = await take({ heartbeatIntervalMs: 2000 });
 	await next('lock:renewed');
 	return [lease.strategy, readonly];
 })()`
 
-// imported imports the module from url, as load does.
-func (b *Tab) imported(url string) {
-	b.T.Helper()
-	b.Eval(`import('` + url + `').then((module) => { globalThis.locks = module; globalThis.events = []; module.subscribeAllLockEvents((event) => events.push(event)); })`)
-}
-
-// The heartbeats come from the Worker, as the page has no timers. Names to keep and an
-// old target make the bundler add calls of its own to each function.
-func TestTheWorkersRunInABundleAndFromAnotherOrigin(t *testing.T) {
+// The Workers run in a bundle and from another origin: the heartbeats come from them, as the page has no timers.
+// Names to keep and an old target make the bundler add calls of its own to each function.
+func TestLocksJS_Bundle(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	esbuild := filepath.Join(examplestest.Modules(t, paths[1], web+"testdata"), "esbuild-wasm", "bin", "esbuild")
 	t.Parallel()
@@ -233,7 +231,10 @@ func TestTheWorkersRunInABundleAndFromAnotherOrigin(t *testing.T) {
 	examplestest.Copy(t, dir, web+"locks.js", web+"page.css")
 	for name, text := range map[string]string{
 		"app.html": `<!doctype html><script type="module" src="app.min.js"></script>`,
-		"app.js":   `import * as locks from './locks.js'; fetch('/started'); globalThis.events = []; globalThis.locks = locks;`,
+		"app.js": `import * as locks from './locks.js';
+			fetch('/started');
+			globalThis.events = [];
+			globalThis.locks = locks;`,
 	} {
 		check(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
@@ -269,7 +270,8 @@ func TestTheWorkersRunInABundleAndFromAnotherOrigin(t *testing.T) {
 	}
 }
 
-func TestAPolicyWithoutBlobWorkersRefusesTheFileAndKeepsTheWebLock(t *testing.T) {
+// A policy without blob: Workers refuses the file, and keeps the Web Lock.
+func TestLocksJS_Policy(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Security-Policy", "default-src 'self'")

@@ -99,16 +99,25 @@ func (b *Tab) try(script string) (string, error) {
 // Is waits until condition holds.
 func (b *Tab) Is(condition string) {
 	b.T.Helper()
-	for deadline := time.Now().Add(Patience); ; time.Sleep(100 * time.Millisecond) {
-		v, err := b.try(`Boolean(` + condition + `)`)
-		if v == "true" {
-			return
-		}
-		if time.Now().After(deadline) {
-			shown := b.Eval(`[document.body.innerText.slice(0, 1000), globalThis.events?.slice(-5)]`)
-			b.T.Fatalf("never true: %s (%v)\nthe page and its last events: %s", condition, err, shown)
+	var err error
+	if !until(func() bool {
+		var v string
+		v, err = b.try(`Boolean(` + condition + `)`)
+		return v == "true"
+	}) {
+		shown := b.Eval(`[document.body.innerText.slice(0, 1000), globalThis.events?.slice(-5)]`)
+		b.T.Fatalf("never true: %s (%v)\nthe page and its last events: %s", condition, err, shown)
+	}
+}
+
+// until tries done until it is true, and returns false if it is not within Patience.
+func until(done func() bool) bool {
+	for deadline := time.Now().Add(Patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if done() {
+			return true
 		}
 	}
+	return false
 }
 
 // Click clicks the element with this id, once it can be.
@@ -216,7 +225,8 @@ func (c *chromium) start() {
 		chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck, chromedp.Headless,
 		chromedp.NoSandbox, chromedp.Flag("password-store", "basic"), chromedp.Flag("disable-features", unusedFeatures),
 	}
-	for _, name := range []string{"background-networking", "component-update", "sync", "extensions", "breakpad", "dev-shm-usage", "gpu"} {
+	const disabled = "background-networking component-update sync extensions breakpad dev-shm-usage gpu"
+	for name := range strings.FieldsSeq(disabled) {
 		options = append(options, chromedp.Flag("disable-"+name, true))
 	}
 	for range 3 {
@@ -255,12 +265,13 @@ func NewProfile(t *testing.T) *Profile {
 	shared.once.Do(shared.start)
 	check(t, shared.err)
 	browser := chromedp.FromContext(shared.ctx).Browser
-	id := must(cdp.Call(shared.ctx, browser, target.CreateBrowserContext, target.CreateBrowserContextParams{}))(t).BrowserContextID
+	made := must(cdp.Call(shared.ctx, browser, target.CreateBrowserContext, target.CreateBrowserContextParams{}))(t)
+	ended := target.DisposeBrowserContextParams{BrowserContextID: made.BrowserContextID}
 	t.Cleanup(func() {
-		_, err := cdp.Call(shared.ctx, browser, target.DisposeBrowserContext, target.DisposeBrowserContextParams{BrowserContextID: id})
+		_, err := cdp.Call(shared.ctx, browser, target.DisposeBrowserContext, ended)
 		check(t, err)
 	})
-	return &Profile{t, id}
+	return &Profile{t, made.BrowserContextID}
 }
 
 // In returns the profile for a subtest.

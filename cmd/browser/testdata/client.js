@@ -37,3 +37,10 @@ globalThis.withCookies = (base) => ({
     callback(answer.ok ? null : Object.assign(new Error('refused'), { status: answer.status }), answer.ok ? await answer.json() : null);
   },
 });
+
+// opened returns whether a page may open a socket at url.
+globalThis.opened = (url) => new Promise((resolve) => {
+  const socket = new WebSocket(url);
+  socket.onopen = () => resolve('open');
+  socket.onerror = () => resolve('refused');
+});

@@ -43,54 +43,49 @@ func (m *millions) Backlog(ctx context.Context, _ int) (repo.Backlog, error) {
 }
 
 func (m *millions) Failures(ctx context.Context, _ int) ([]repo.Failure, int, error) {
-	f := repo.Failure{Code: "a", N: 1e6, Newest: []analysislock.Analysis{failed("x", time.Hour, "a", "b")}}
+	f := repo.Failure{Code: "a", N: 1e6, Newest: []analysislock.Analysis{failed("x", "a", "b", time.Hour)}}
 	return []repo.Failure{f}, 0, m.count(ctx, 2+f.N/1000)
 }
 
-// Thirty-five people look at lists of their own, one at the overview and one at the failures, and one changes an
-// analysis each minute.
-func TestTheCountsOfMillionsCostABoundedNumberOfReadsWhoeverLooks(t *testing.T) {
-	for name, slow := range map[string]bool{"counted": false, "too slow": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				source := &millions{memorySource: newSource(), slow: slow}
-				operator := &recorder{bulk: console.Bulk{Before: storeNow(), Matched: 1, Changed: 1}}
-				server := open(t, source, console.Options{Operator: operator})
-				const minutes = 60
-				for range minutes {
-					for range 2 {
-						for i := range 35 {
-							go ask(t, server, http.MethodGet, fmt.Sprint("/?code=", i), "")
-						}
-						go ask(t, server, http.MethodGet, "/", "")
-						go ask(t, server, http.MethodGet, "/failures", "")
-						time.Sleep(30 * time.Second)
+func TestCounts(t *testing.T) {
+	// 35 people look at lists of their own, one at the overview and one at the failures, and one changes an
+	// analysis each minute.
+	for name, slow := range map[string]bool{"that are counted": false, "that are too slow": true} {
+		virtual(t, "millions "+name+" cost a bounded number of reads", func(t *testing.T) {
+			source := &millions{memorySource: newSource(), slow: slow}
+			operator := &recorder{bulk: console.Bulk{Before: storeNow(), Matched: 1, Changed: 1}}
+			server := open(t, source, console.Options{Operator: operator})
+			const minutes = 60
+			for range minutes {
+				for range 2 {
+					for i := range 35 {
+						go ask(t, server, http.MethodGet, fmt.Sprint("/?code=", i), "")
 					}
-					seen := fmt.Sprint(storeNow().UnixMilli(), "-1")
-					post(t, server, "/all/requeue?code=a", url.Values{"seen": {seen}})
+					go ask(t, server, http.MethodGet, "/", "")
+					go ask(t, server, http.MethodGet, "/failures", "")
+					time.Sleep(30 * time.Second)
 				}
-				time.Sleep(time.Minute)
-				synctest.Wait()
+				seen := fmt.Sprint(storeNow().UnixMilli(), "-1")
+				post(t, server, "/all/requeue?code=a", url.Values{"seen": {seen}})
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
 
-				if reads := source.billed.Load() / minutes; reads > 1000 {
-					t.Errorf("the counts cost %d reads a minute, want at most 1,000", reads)
-				}
-				if !slow {
-					time.Sleep(5 * time.Minute) // the last ones have become due
-					ask(t, server, http.MethodGet, "/", "")
-					ask(t, server, http.MethodGet, "/failures", "")
-					time.Sleep(2 * time.Minute)
-					has(t, page(t, server, "/"), "All <b>3,000,000</b>", `id="tally-age"`)
-					has(t, page(t, server, "/failures"), `id="counted"`)
-				}
-			})
+			if reads := source.billed.Load() / minutes; reads > 1000 {
+				t.Errorf("the counts cost %d reads a minute, want at most 1,000", reads)
+			}
+			if slow {
+				return
+			}
+			time.Sleep(5 * time.Minute) // the last ones have become due
+			get(t, server, "/")
+			get(t, server, "/failures")
+			time.Sleep(2 * time.Minute)
+			has(t, page(t, server, "/"), "All <b>3,000,000</b>", `id="tally-age"`)
+			has(t, page(t, server, "/failures"), `id="counted"`)
 		})
 	}
-}
-
-// Firestore did not answer while the console was opened. Then each of its counts works.
-func TestAConsoleOpenedDuringAnOutageCountsWithinAMinuteAfterIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual(t, "work within a minute after an outage in which the console was opened", func(t *testing.T) {
 		source := &millions{memorySource: newSource(), slow: true}
 		server := open(t, source, console.Options{})
 		page(t, server, "/failures")
@@ -99,14 +94,16 @@ func TestAConsoleOpenedDuringAnOutageCountsWithinAMinuteAfterIt(t *testing.T) {
 		synctest.Wait()
 		source.slow = false
 
-		answer := ask(t, server, http.MethodGet, "/failures", "")
-		again := answer.Header().Get("Refresh")
-		if wait, err := strconv.Atoi(again); err != nil || wait < 30 || wait > 60 {
-			t.Errorf("Refresh %q, want when the failures are counted again", again)
+		answer := get(t, server, "/failures")
+		wait, err := strconv.Atoi(answer.Header().Get("Refresh")) // when the failures are counted again
+		if err != nil {
+			t.Error(err)
 		}
-		has(t, answer.Body.String(), "The last count failed: no answer. Counted again in 3")
-		text := page(t, server, "/")
-		has(t, text, `id="tally-age">The last count failed`, "<strong>The last count failed")
+		if wait < 30 || wait > 60 {
+			t.Errorf("Refresh %d, want 30 to 60", wait)
+		}
+		has(t, answer.Body.String(), "last count failed: no answer. Counted again in 3")
+		has(t, page(t, server, "/"), `id="tally-age">The last count failed`, "<strong>The last count failed")
 		time.Sleep(time.Minute)
 		has(t, page(t, server, "/"), "All <b>3,000,000</b>", `id="backlog-running"`)
 		has(t, page(t, server, "/failures"), `data-code="a"`)

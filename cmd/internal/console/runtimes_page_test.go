@@ -3,9 +3,6 @@ package console_test
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"regexp"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,7 +18,6 @@ type busyDay struct {
 	*memorySource
 	n      int
 	billed int
-	filter []repo.Filter
 }
 
 func (b *busyDay) Page(_ context.Context, f repo.Filter, _ string, limit int) (
@@ -29,10 +25,9 @@ func (b *busyDay) Page(_ context.Context, f repo.Filter, _ string, limit int) (
 ) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.filter = append(b.filter, f)
+	b.pages = append(b.pages, f)
 	for i := range min(b.n, limit) {
-		a := analysis(fmt.Sprint(i), "READY")
-		began := f.Since.Add(time.Minute)
+		a, began := analysis(fmt.Sprint(i), "READY"), f.Since.Add(time.Minute)
 		a.History = []analysislock.Attempt{
 			{Outcome: "retry", StartedAt: f.Since.Add(-time.Hour), EndedAt: f.Since},
 			{Outcome: "ready", StartedAt: began, EndedAt: began.Add(time.Duration(1+i) * time.Second)},
@@ -56,63 +51,43 @@ func (b *busyDay) Count(context.Context, repo.Filter) (int64, error) {
 	return int64(b.n), nil
 }
 
-// cells returns the texts of the first row of the table.
-func cells(text string) (all []string) {
-	_, body, _ := strings.Cut(text, "<tbody>")
-	first, _, _ := strings.Cut(body, "</tr>")
-	for _, cell := range regexp.MustCompile(`(?s)<t[dh][^>]*>(.*?)</t[dh]>`).FindAllStringSubmatch(first, 6) {
-		all = append(all, regexp.MustCompile(`<[^>]*>`).ReplaceAllString(cell[1], ""))
-	}
-	return all
-}
-
-func TestTheRunTimesOfAnHourAreThoseOfItsRunsThatSucceeded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		hour := storeNow().UTC().Truncate(time.Hour)
-		few := &busyDay{memorySource: newSource(), n: 5}
-		text := page(t, open(t, few, console.Options{}), "/run-times")
-		if got, want := strings.Join(cells(text), "|"), hour.Format("01-02 15:04")+"|5|4|3 s|5 s|5 s"; got != want {
-			t.Errorf("the first hour is %q, want %q", got, want)
-		}
-		if n := strings.Count(text, `scope="row"`); n != 24 {
-			t.Errorf("%d hours", n)
-		}
-		has(t, text, `id="sampled"`) // one has no run
-
-		many := &busyDay{memorySource: newSource(), n: 2_000_000}
-		text = page(t, open(t, many, console.Options{}), "/run-times")
-		if got, want := strings.Join(cells(text), "|"), hour.Format("01-02 15:04")+"|2,000,000|99|51 s|1 min 36 s|1 min 40 s"; got != want {
-			t.Errorf("the first hour is %q, want %q", got, want)
-		}
-		has(t, text, `id="sampled"`, "the 100 analyses that were updated last")
-		for _, f := range many.filter {
-			if f.Status != "READY" || f.Before.Sub(f.Since) != time.Hour || !f.Since.Equal(f.Since.Truncate(time.Hour)) {
-				t.Errorf("read by %+v", f)
+func TestRunTimes(t *testing.T) {
+	for n, want := range map[int]string{5: "5 4 3 s 5 s 5 s", 2_000_000: "2,000,000 99 51 s 1 min 36 s 1 min 40 s"} {
+		virtual(t, fmt.Sprint("are those of the runs that succeeded, of ", n), func(t *testing.T) {
+			hour := storeNow().UTC().Truncate(time.Hour)
+			source := &busyDay{memorySource: newSource(), n: n}
+			text := page(t, open(t, source, console.Options{}), "/run-times")
+			hours := found(text, `(?s)<tr><th scope="row".*?</tr>`)
+			equal(t, "hours", len(hours), 24)
+			equal(t, "the first", words(hours[0]), hour.Format("01-02 15:04 ")+want)
+			has(t, text, `id="sampled"`) // of the first one, one has no run
+			for _, f := range source.pages {
+				equal(t, "since", f.Since, f.Since.Truncate(time.Hour))
+				equal(t, "read", f, repo.Filter{Status: "READY", Since: f.Since, Before: f.Since.Add(time.Hour)})
 			}
-		}
+		})
+	}
+	t.Run("are none without a run", func(t *testing.T) {
 		none := page(t, open(t, newSource(), console.Options{}), "/run-times")
 		has(t, none, `id="empty"`)
 		hasNot(t, none, "<table", "data-poll") // nothing is read until somebody opens it
 	})
-}
-
-// Ten people open the page each minute, for two hours.
-func TestTheRunTimesCostABoundedNumberOfReadsWhoeverLooks(t *testing.T) {
+	// Ten people open the page each minute, for two hours.
 	for n, most := range map[int]int{50: 24 * (24*50 + 1), 20_000: 5*2*60*60 + 24*(100+21) + 1} {
-		synctest.Test(t, func(t *testing.T) {
+		virtual(t, fmt.Sprint("cost a bounded number of reads, of ", n), func(t *testing.T) {
 			source := &busyDay{memorySource: newSource(), n: n}
 			server := open(t, source, console.Options{})
 			page(t, server, "/")
 			source.billed = 0
 			for range 120 {
 				for range 10 {
-					go ask(t, server, http.MethodGet, "/run-times", "")
+					go get(t, server, "/run-times")
 				}
 				time.Sleep(time.Minute)
 			}
 			synctest.Wait()
 			if source.billed > most || source.billed < most/2 {
-				t.Errorf("%d an hour: %d reads, want at most %d", n, source.billed, most)
+				t.Errorf("%d reads, want at most %d, and half of them", source.billed, most)
 			}
 		})
 	}

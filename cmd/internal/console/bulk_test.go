@@ -1,0 +1,128 @@
+package console_test
+
+import (
+	"fmt"
+	"html"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"taskguard/cmd/internal/console"
+	"taskguard/lease/analysislock"
+	"taskguard/repo"
+)
+
+// A bulk change takes all that a filter selects.
+func TestBulk(t *testing.T) {
+	t.Run("is offered for a filter that selects something", func(t *testing.T) {
+		s, _ := writable(t, newSource(analysis("a", "QUEUED"), at(analysis("b", "FAILED"), 2*time.Hour)))
+		for query, want := range map[string]string{
+			"": "", "q=a": "", "since=1h&q=a": "", "state=READY": "requeue", "state=FAILED": "requeue",
+			"state=QUEUED": "requeue cancel", "since=1h": "requeue cancel", "older=1h": "requeue cancel", "code=": "",
+		} {
+			text := page(t, s, "/?"+query)
+			equal(t, query, listed(text, `href="/all/(\w+)\?`), want)
+			contains(t, text, want != "", `href="/all/requeue?`+query+`"`)
+		}
+		nothing, _ := writable(t, newSource())
+		hasNot(t, page(t, nothing, "/?state=QUEUED"), "/all/")
+	})
+	t.Run("is made after a dry run, with its times", func(t *testing.T) {
+		s, h := writable(t, newSource())
+		before := storeNow()
+		h.bulk = console.Bulk{Before: before, Matched: 30, Changed: 20, Skipped: 9, Failed: 1}
+		since, older := before.Add(-2*time.Hour), before.Add(-time.Hour)
+		for verb, past := range map[string]string{"requeue": "requeued", "cancel": "cancelled"} {
+			path := "/all/" + verb + "?code=c&older=1h&since=2h&state=QUEUED"
+			text := page(t, s, path+"&after=x")
+			has(t, text, `id="matched">30<`, `id="would">20<`, `id="skipped">9<`, `id="would-fail">1<`, `>2h<`, `>1h<`,
+				past, "operator-1", `action="`+strings.ReplaceAll(path, "&", "&amp;")+`"`)
+			h.want(t)
+			equal(t, "dry run", h.filter, repo.Filter{Status: "QUEUED", Code: "c", Since: since, Before: older})
+			has(t, post(t, s, path, hidden(t, text)).Body.String(), "20 "+past+", 9 skipped, 1 failed. 10 are left.")
+			h.want(t, fmt.Sprint(verb, " up to 30 of QUEUED c before ", before.UnixMilli(), " by operator-1"))
+			equal(t, "since", h.filter.Since.UnixMilli(), since.UnixMilli())
+			equal(t, "before", h.filter.Before.UnixMilli(), older.UnixMilli())
+		}
+		for skipped, offered := range map[int64]bool{5: false, 4: true} { // they are READY
+			h.bulk = console.Bulk{Before: before, Matched: 5, Changed: 5 - skipped, Skipped: skipped}
+			contains(t, page(t, s, "/failures/requeue?code=c"), offered, "confirm-submit")
+		}
+	})
+	t.Run("continues with those that were confirmed", func(t *testing.T) {
+		s, h := writable(t, newSource())
+		before := storeNow()
+		h.bulk = console.Bulk{Before: before, Matched: 6234, Changed: 4997, Skipped: 3}
+		const path = "/failures/requeue?code=a%26b"
+		text := page(t, s, path)
+		has(t, text, `id="matched">6,234<`, `id="would">4,997<`, "Of the first 5,000", "Requeue 6,234</button>",
+			"Each is enqueued")
+		h.want(t)
+		for _, step := range []struct {
+			bulk         console.Bulk
+			result, more string
+		}{
+			{console.Bulk{Matched: 6300, Changed: 1200, Failed: 1}, "1 failed. 5,034 are left.", "other 5,034<"},
+			{console.Bulk{Matched: 33, Changed: 30, Skipped: 3}, "3 skipped. 3 are left.", "other 3<"},
+			{console.Bulk{Matched: 3, Changed: 3}, "3 requeued.", ""},
+		} {
+			h.bulk, h.bulk.Before = step.bulk, before
+			text = post(t, s, path, hidden(t, text)).Body.String()
+			has(t, text, step.result, step.more)
+		}
+		hasNot(t, text, "confirm-submit")
+		of := fmt.Sprintf(" of FAILED a&b before %d by operator-1", before.UnixMilli())
+		h.want(t, "requeue up to 5000"+of, "requeue up to 5000"+of, "requeue up to 3"+of)
+	})
+	t.Run("of failures takes those of a cause, or of one message", func(t *testing.T) {
+		source := failing()
+		s, h := writable(t, source)
+		h.bulk = console.Bulk{Before: storeNow(), Matched: 2, Changed: 2}
+		links := found(page(t, s, "/failures"), `href="(/failures/requeue\?code=[^"]*&amp;headline=[^"]*)"`)
+		equal(t, "links", len(links), 3) // one for each message, where there are several
+		matched := func() (ids string) {
+			for _, a := range source.failures[2].Newest {
+				if h.match(&a) {
+					ids += a.ID + " "
+				}
+			}
+			return ids
+		}
+		first := html.UnescapeString(links[0])
+		text := page(t, s, first)
+		has(t, text, "Requeue 2</button>")
+		equal(t, "the first message", matched(), "newest older ")
+		post(t, s, first, hidden(t, text))
+		equal(t, "changes", len(h.did), 1)
+		equal(t, "the change of the first", matched(), "newest older ")
+		equal(t, "one without an error", h.match(&analysislock.Analysis{}), false)
+
+		page(t, s, "/failures/requeue?code=c&state=READY&since=1h&q=x")
+		equal(t, "all of a cause", h.filter, repo.Filter{Status: "FAILED", Code: "c", Cause: true})
+		equal(t, "matches messages", h.match != nil, false)
+	})
+	t.Run("needs a filter, and what was confirmed", func(t *testing.T) {
+		s, h := writable(t, failing())
+		code(t, "all are unlocked", get(t, s, "/all/unlock?state=QUEUED"), http.StatusNotFound)
+		for _, path := range []string{
+			"/failures/requeue", "/failures/requeue?code=", "/failures/requeue?code=%ff", "/failures/requeue?since=1h",
+			"/all/requeue", "/all/cancel?q=a", "/all/cancel?state=QUEUED&q=a", "/all/cancel?since=tomorrow",
+			"/all/requeue?after=x",
+		} {
+			code(t, path, get(t, s, path), http.StatusBadRequest)
+			code(t, path, post(t, s, path, url.Values{"seen": {"7-7"}}), http.StatusBadRequest)
+		}
+		seen := fmt.Sprint(time.Now().UnixMilli(), "-5")
+		for _, form := range []url.Values{
+			{}, {"seen": {"7"}}, {"seen": {"7-0"}}, {"seen": {"0-7"}},
+			{"seen": {seen}, "x": {strings.Repeat("x", 300<<10)}},
+		} {
+			code(t, fmt.Sprint(form["seen"]), post(t, s, "/failures/requeue?code=c", form), http.StatusConflict)
+		}
+		h.want(t)
+		code(t, seen, post(t, s, "/failures/requeue?code=c", url.Values{"seen": {seen}}), http.StatusOK)
+		equal(t, "changes", len(h.did), 1)
+	})
+}
