@@ -20,7 +20,7 @@ func (unkept) Decode(string, []byte, time.Time) (_ string, _ time.Time, err erro
 
 // After the rename or the removal the change has been made, so fsync of the directory, which some
 // shared folders refuse, decides nothing.
-func TestAFailedFsyncOfTheDirectoryIsNotAFailedWrite(t *testing.T) {
+func TestFile_Fsync(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "record")
 	dir, err := os.Open(filepath.Dir(path))
 	if err = errors.Join(err, dir.Close()); err != nil { // from now on its Sync fails
