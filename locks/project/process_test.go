@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 func race(dir string) error {
 	l, err := project.New(project.Config{Project: "p", Dir: dir})
 	for n := 0; n < 50 && err == nil; n++ {
-		o := project.AcquireOptions{Preferred: project.FileLock, Wait: time.Minute, Backoff: time.Millisecond}
+		o := options{Preferred: project.FileLock, Wait: time.Minute, Backoff: time.Millisecond}
 		err = l.WithProjectLock(context.Background(), o, func(context.Context, project.Lease) error {
 			f, err := os.OpenFile(dir+"/mark", os.O_CREATE|os.O_EXCL, 0o600)
 			if err != nil {
@@ -46,7 +46,8 @@ func race(dir string) error {
 	return err
 }
 
-func TestTwoProgramsNeverHoldTheFileAtOnce(t *testing.T) {
+// Two programs never hold the file at once.
+func TestFile_Race(t *testing.T) {
 	dir := t.TempDir()
 	var programs [2]*exec.Cmd
 	for i := range programs {
@@ -56,8 +57,6 @@ func TestTwoProgramsNeverHoldTheFileAtOnce(t *testing.T) {
 		check(t, programs[i].Start())
 	}
 	for _, p := range programs {
-		if err := p.Wait(); err != nil {
-			t.Error(err)
-		}
+		check(t, p.Wait())
 	}
 }
