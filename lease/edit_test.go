@@ -310,13 +310,15 @@ func TestEdit_Unknown(t *testing.T) {
 		"Exclude was refused": {faults{conflict, conflict}, faults{leasetest.RefuseAfter}, true},
 	} {
 		inBubble(t, name, func(w *fixture) {
-			held, x := w.acquire(), w.newExcluder(c.swaps, c.excludes)
+			w.acquire()
+			x := w.newExcluder(c.swaps, c.excludes)
 			x.before = func(swaps int) {
 				if swaps == len(c.swaps)+len(c.excludes) {
 					w.steal()
 				}
 			}
-			h := w.recordsOn(x, lease.Policy{}).Hold("a", held.Cell())
+			h, err := w.recordsOn(x, lease.Policy{}).Resume(w.Context(), "a", "w/1")
+			fatal(w, err)
 			if lost, ok := errors.AsType[*lease.LostError](h.Renew(w.Context())); !ok || lost.Unknown != c.unknown {
 				w.Errorf("%+v; want a loss, unknown: %v", lost, c.unknown)
 			}

@@ -106,6 +106,11 @@ func TestRecords(t *testing.T) {
 		_, err := w.records.Resume(w.Context(), "a", "w/1")
 		wantErr(w, err, lease.ErrNotFound)
 	})
+	inBubble(t, "a record of another owner is not resumed", func(w *fixture) {
+		w.acquire()
+		_, err := w.records.Resume(w.Context(), "a", "w/2")
+		wantLost(w, err, lease.Taken)
+	})
 	inBubble(t, "an acquisition without an owner is refused", func(w *fixture) {
 		if _, _, err := w.records.Acquire(w.Context(), "a", "", lease.OnlyLease, nil); err == nil {
 			w.Error("acquired without an owner")
@@ -130,12 +135,16 @@ func TestCheckKey(t *testing.T) {
 	for _, key := range []string{"é", "a.b", "...", "___", "__a", "a__", "%2f", " ", strings.Repeat("k", 8)} {
 		check(t, lease.CheckKey("room", key, 8))
 	}
-	for _, key := range []string{
-		"", strings.Repeat("k", 9), "a\xff", ".", "..", "a/b", "____", "__a__", "a\ufffd", "a\x00", "a\u0085",
+	for key, problem := range map[string]string{
+		"": "empty", strings.Repeat("k", 9): "9 bytes", "a\xff": "UTF-8", ".": "path", "..": "path", "a/b": "slash",
+		"____": "reserved", "__a__": "reserved", "a\ufffd": "replacement", "a\x00": "control", "a\u0085": "control",
 	} {
 		err := lease.CheckKey("room", key, 8)
-		if !errors.Is(err, lease.ErrInvalidKey) || !strings.Contains(err.Error(), "room") {
-			t.Errorf("%q: %v; want ErrInvalidKey of the room", key, err)
+		wantErr(t, err, lease.ErrInvalidKey)
+		for _, word := range []string{"room", problem} {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("%q: %v; want %s", key, err, word)
+			}
 		}
 	}
 }

@@ -17,8 +17,10 @@ func TestAcquire(t *testing.T) {
 	inBubble(t, "a run keeps its lock and completes", func(w *fixture) {
 		w.rewrite(func(d *analysis) {
 			d.Checkpoint, d.Acts = &analysislock.Checkpoint{Value: "c"}, analysislock.Acts{"a": *done("null")}
+			d.Starts = 1
 		})
 		acq, d := w.acquire("w/1"), w.doc()
+		same(w, 0, d.Starts)
 		same(w, analysislock.Processing, d.Status)
 		same(w, d.Lock.Grant(), acq.Grant)
 		same(w, 1, acq.Attempt)

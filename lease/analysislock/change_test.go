@@ -88,9 +88,11 @@ func TestChange(t *testing.T) {
 		past.EndedAt, past.Outcome, past.Code, past.Message = d.ReadAt, outcome, code, message
 		d.History = []analysislock.Attempt{past}
 	}
+	unbook := func(d *analysis) { d.NextAttemptAt, d.Starts = time.Time{}, 0 }
 	finish := func(d *analysis, status string, err *failure) {
 		free(d)
-		d.Status, d.Error, d.NextAttemptAt, d.Lock.Finished, d.Lock.FinishedBy = status, err, time.Time{}, true, "w/1"
+		unbook(d)
+		d.Status, d.Error, d.Lock.Finished, d.Lock.FinishedBy = status, err, true, "w/1"
 	}
 	complete := func(d *analysis, result any, err *failure) {
 		finish(d, analysislock.Ready, err)
@@ -99,7 +101,8 @@ func TestChange(t *testing.T) {
 	}
 	reopen := func(d *analysis) {
 		free(d)
-		d.Status, d.Lock.Attempts, d.StartedAt, d.NextAttemptAt = analysislock.Queued, 0, time.Time{}, time.Time{}
+		unbook(d)
+		d.Status, d.Lock.Attempts, d.StartedAt = analysislock.Queued, 0, time.Time{}
 		d.Error, d.LastError, d.Progress = nil, nil, nil
 	}
 	for name, c := range map[string]struct {
@@ -111,8 +114,9 @@ func TestChange(t *testing.T) {
 			return err
 		}, func(d *analysis) {
 			free(d)
+			unbook(d)
 			end(d, analysislock.OutcomeLockLost, "", "")
-			d.Status, d.NextAttemptAt, d.BookedTask = analysislock.Queued, time.Time{}, "task"
+			d.Status, d.BookedTask = analysislock.Queued, "task"
 		}},
 		"cancel": {func(w *fixture, _ *hold) error { return w.cancel("ana") }, func(d *analysis) {
 			end(d, analysislock.OutcomeCancelled, analysislock.Cancelled, "cancelled by ana")
@@ -172,7 +176,7 @@ func TestChange(t *testing.T) {
 			w.rewrite(func(d *analysis) {
 				d.Result, d.Error, d.LastError = "theirs", &failure{Code: "e"}, &failure{Code: "l"}
 				d.Progress, d.Checkpoint = &analysislock.Progress{Message: "p"}, &analysislock.Checkpoint{Value: "c"}
-				d.CreatedAt, d.NextAttemptAt = w.now(), w.now()
+				d.CreatedAt, d.NextAttemptAt, d.Starts = w.now(), w.now(), 1
 			})
 			want := w.doc()
 			w.check(c.do(w, h))

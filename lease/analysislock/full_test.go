@@ -62,9 +62,7 @@ func TestFull(t *testing.T) {
 		_, err := l.MarkDue(ctx, c, func(time.Time) string { return "task" })
 		return err
 	}
-	held := func(d *analysis) {
-		d.Lock.Owner, d.Lock.Token, d.Lock.ExpiresAt = "them", 9, d.ReadAt.AddDate(9, 0, 0)
-	}
+	taken := func(d *analysis) { d.Lock.Owner, d.Lock.Token = "them", 9 } // and not held any more
 	type do = func(ctx context.Context, l *analysislock.Locks, c lease.Cell[analysis]) error
 	both, marks := []do{acquire, mark}, []do{mark}
 	const failed = `FAILED "unrecordable" `
@@ -81,7 +79,7 @@ func TestFull(t *testing.T) {
 		{3, unchanged, unrecordable, failed + `true taskguard 4: false false false true`, marks},
 		{4, unchanged, unrecordable, failed + `false  4: false false false false`, marks},
 		{5, unchanged, lease.ErrRefused, `QUEUED "" false  3: true true true true`, both},
-		{2, held, lease.ErrConflict, `QUEUED "" false  9them: true true true true`, marks},
+		{2, taken, lease.ErrConflict, `QUEUED "" false  9them: true true true true`, marks},
 	} {
 		for i, do := range c.by {
 			inBubble(t, fmt.Sprintf("%d refusals, %d, %v", c.refusals, i, c.err), func(w *fixture) {

@@ -43,17 +43,6 @@ func TestStart(t *testing.T) {
 		same(w, analysislock.AlreadyFinished, w.start(fails).Reason)
 	})
 
-	for name, reset := range map[string]func(w *fixture){
-		"an acquisition": func(w *fixture) { w.acquire("w/run") },
-		"a requeue":      func(w *fixture) { w.check(w.requeue("")) },
-		"a finish":       func(w *fixture) { w.check(w.cancel("me")) },
-	} {
-		inBubble(t, "they are counted from anew after "+name, func(w *fixture) {
-			w.start(begins)
-			reset(w)
-			same(w, 0, w.doc().Starts)
-		})
-	}
 	inBubble(t, "a begin that fails is not counted", func(w *fixture) {
 		w.start(begins)
 		_, err := w.locks.Start(w.Context(), "x", "w/start", fails)
