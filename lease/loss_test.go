@@ -51,28 +51,6 @@ func TestLoss(t *testing.T) {
 		}), lease.OutOfTime)
 	})
 
-	// A holder loses its connection while its heartbeat is in transit, and another takes
-	// over. When the connection is back, nothing of the old holder is written.
-	inBubble(t, "a superseded holder that reconnects writes nothing", func(w *fixture) {
-		h := w.acquire()
-		late := leasetest.On(leasetest.Swap, leasetest.Late)
-		w.faulty.SetPlan(leasetest.Any(late, leasetest.Always(leasetest.Unavailable)))
-		var theirs job
-		wantLost(w, w.run(h, func(context.Context) {
-			w.at(300 * time.Second)
-			_, err := w.takeOver("w/2")
-			check(w, err)
-			theirs = w.record()
-			w.at(310 * time.Second)
-			w.wantFaults(leasetest.Late, leasetest.Unavailable)
-			w.faulty.SetPlan(nil)
-			w.faulty.Deliver()
-		}), lease.OutOfTime)
-		w.wantSame(theirs)
-		wantLost(w, h.Renew(w.Context()), lease.Taken)
-		w.wantSame(theirs)
-	})
-
 	// A renewal that began before the watchdog's loss finds another's lease after it.
 	inBubble(t, "the first one is reported", func(w *fixture) {
 		h := w.acquire()

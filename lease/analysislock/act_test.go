@@ -3,6 +3,7 @@ package analysislock_test
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -315,14 +316,9 @@ func TestReports_Refused(t *testing.T) {
 	} {
 		inBubble(t, name, func(w *fixture) {
 			s, h := w.faulty(), w.acquire("w/1").Hold
-			refuse := func(c2 leasetest.Call) leasetest.Fault {
-				if c2.Op == leasetest.Swap && c2.N <= c.refused {
-					return leasetest.Refuse
-				}
-				return leasetest.None
-			}
+			refusals := slices.Repeat([]leasetest.Fault{leasetest.Refuse}, c.refused)
 			w.check(w.run(h, func() {
-				s.SetPlan(refuse)
+				s.SetPlan(leasetest.On(leasetest.Swap, refusals...))
 				report := analysislock.Progressed(analysislock.Progress{Message: "half"})
 				report.Delay, report.Done = time.Hour, w.answer("progress")
 				h.Send(report)
