@@ -54,14 +54,12 @@ func inBubble(t *testing.T, name string, test func(w *fixture)) {
 		synctest.Test(t, func(t *testing.T) {
 			w := &fixture{T: t}
 			w.Now = w.now
-			w.Put("x", queued())
+			w.Put("x", analysis{ID: "x", Status: analysislock.Queued, Input: 7})
 			w.serve(w, 3, 0)
 			test(w)
 		})
 	})
 }
-
-func queued() analysis { return analysis{ID: "x", Status: analysislock.Queued, Input: 7} }
 
 // serve makes the fixture's locks anew.
 func (w *fixture) serve(s lease.Store[analysis], attempts int, maxRun time.Duration) {
@@ -106,11 +104,6 @@ func (w *fixture) end(h *hold, e ending) {
 // retrying is the end of an attempt that is repeated at once.
 func retrying(h *hold) ending {
 	return analysislock.Retrying(h.Now(), "c", "m", time.Time{}, "", false)
-}
-
-// releasing is the end of an attempt with another outcome.
-func releasing(h *hold, outcome string) ending {
-	return analysislock.Releasing(h.Now(), outcome, "", false)
 }
 
 // What an operator does, or a program if who is empty.

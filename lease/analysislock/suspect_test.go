@@ -76,7 +76,10 @@ var steps = map[string]func(w *fixture){
 }
 
 func releases(outcome string, o ...options) func(w *fixture) {
-	return func(w *fixture) { h := w.acquire(name(), o...).Hold; w.end(h, releasing(h, outcome)) }
+	return func(w *fixture) {
+		h := w.acquire(name(), o...).Hold
+		w.end(h, analysislock.Releasing(h.Now(), outcome, "", false))
+	}
 }
 
 // name returns a new owner.

@@ -37,6 +37,9 @@ func (s *fixture) stopped(after *[]time.Duration) func(project.ReadonlyInfo) {
 // When trust in the lease ends, which is not renewed.
 const trusted = 22500 * time.Millisecond
 
+// patient are options with which a heartbeat tries until trust has ended.
+var patient = options{RetryLimit: 100, Backoff: 1700 * time.Millisecond}
+
 func TestLoss(t *testing.T) {
 	inBubble(t, "a lease that another has taken is stale", true, func(s *fixture) {
 		time.AfterFunc(5*time.Second, s.holdRemote)
@@ -79,7 +82,8 @@ func TestLoss(t *testing.T) {
 		inBubble(t, "no event of a heartbeat follows the end of trust, "+string(fault), true, func(s *fixture) {
 			s.remote.Delay = 25 * time.Second // of a reply that comes after the end of trust
 			var stops []time.Duration
-			o := options{RetryLimit: 100, Backoff: 1700 * time.Millisecond, OnReadonly: s.stopped(&stops)}
+			o := patient
+			o.OnReadonly = s.stopped(&stops)
 			ls := s.acquired(s.Locker, o)
 			s.remote.SetPlan(leasetest.Always(fault))
 			_, err := s.Renew(s.Context(), ls)
@@ -154,14 +158,24 @@ func TestLoss(t *testing.T) {
 		s.wantNoFile()
 	})
 
-	// Such as a full disk.
-	inBubble(t, "out of time, it names why the renewals failed", true, func(s *fixture) {
-		s.failAfter(time.Second, leasetest.Refuse)
-		_, err := s.untilLost(options{RetryLimit: 100, Backoff: 1700 * time.Millisecond})
-		wantCode(s, err, project.LeaseStale, false)
-		wantErr(s, err, lease.ErrRefused)
-		wantErr(s, err, lease.ErrLost)
-	})
+	short := options{TTL: 2 * time.Second}
+	for name, c := range map[string]struct {
+		after time.Duration
+		fault leasetest.Fault
+		o     options
+		want  error
+	}{
+		"a full disk":                         {time.Second, leasetest.Refuse, patient, lease.ErrRefused},
+		"a heartbeat that tries at that time": {time.Second / 10, leasetest.DropBefore, short, leasetest.ErrDropped},
+	} {
+		inBubble(t, "out of time, it names why the renewals failed, "+name, true, func(s *fixture) {
+			s.failAfter(c.after, c.fault)
+			_, err := s.untilLost(c.o)
+			wantCode(s, err, project.LeaseStale, false)
+			wantErr(s, err, c.want)
+			wantErr(s, err, lease.ErrLost)
+		})
+	}
 	inBubble(t, "it names no failure before a renewal that succeeded", true, func(s *fixture) {
 		refuse := leasetest.On(leasetest.Swap, leasetest.Refuse)
 		time.AfterFunc(time.Second, func() { s.remote.SetPlan(refuse) })
@@ -171,15 +185,6 @@ func TestLoss(t *testing.T) {
 		if errors.Is(err, lease.ErrRefused) {
 			s.Error(err)
 		}
-	})
-
-	// The heartbeat still tries when the short TTL ends.
-	inBubble(t, "within a heartbeat, it names why its tries failed", true, func(s *fixture) {
-		s.failAfter(time.Second/10, leasetest.DropBefore)
-		_, err := s.untilLost(options{TTL: 2 * time.Second})
-		wantCode(s, err, project.LeaseStale, false)
-		wantErr(s, err, leasetest.ErrDropped)
-		wantErr(s, err, lease.ErrLost)
 	})
 }
 
