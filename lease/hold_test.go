@@ -152,7 +152,9 @@ func TestHold_Send(t *testing.T) {
 		check(w, w.run(h, func(context.Context) {
 			w.at(10 * time.Second)
 			w.send(h, "hour", time.Hour)
+			w.at(11 * time.Second)
 			w.send(h, "late", 30*time.Second) // 30 s after the acquisition
+			w.at(12 * time.Second)
 			w.send(h, "last", time.Hour)
 			w.at(30*time.Second - 1)
 			w.wantAnswers()

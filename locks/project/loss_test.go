@@ -159,17 +159,19 @@ func TestLoss(t *testing.T) {
 	})
 
 	short := options{TTL: 2 * time.Second}
+	dropped, hangs := leasetest.On(leasetest.Swap, leasetest.DropBefore), leasetest.Always(leasetest.SlowFailure)
 	for name, c := range map[string]struct {
 		after time.Duration
-		fault leasetest.Fault
+		plan  leasetest.Plan
 		o     options
 		want  error
 	}{
-		"a full disk":                         {time.Second, leasetest.Refuse, patient, lease.ErrRefused},
-		"a heartbeat that tries at that time": {time.Second / 10, leasetest.DropBefore, short, leasetest.ErrDropped},
+		"a full disk":            {time.Second, leasetest.Always(leasetest.Refuse), patient, lease.ErrRefused},
+		"a heartbeat that hangs": {time.Second / 10, leasetest.Any(dropped, hangs), short, leasetest.ErrDropped},
 	} {
 		inBubble(t, "out of time, it names why the renewals failed, "+name, true, func(s *fixture) {
-			s.failAfter(c.after, c.fault)
+			s.remote.Delay = time.Minute
+			time.AfterFunc(c.after, func() { s.remote.SetPlan(c.plan) })
 			_, err := s.untilLost(c.o)
 			wantCode(s, err, project.LeaseStale, false)
 			wantErr(s, err, c.want)
