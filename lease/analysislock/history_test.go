@@ -65,7 +65,7 @@ func changes(a *analysislock.Attempt) string {
 	return strings.Join(all, ", ")
 }
 
-// The history names the operator of a change.
+// The history names the operator of a change. Of a program see TestChange.
 func TestHistory_Operators(t *testing.T) {
 	for name, c := range map[string]struct {
 		change  func(w *fixture, who string) error
@@ -98,11 +98,6 @@ func TestHistory_Operators(t *testing.T) {
 		}
 		w.check(w.requeue("di"))
 		same(w, "unlocked by bo, unlocked by cy, requeued by di", changes(&w.doc().History[0]))
-	})
-	inBubble(t, "a program's is not recorded", func(w *fixture) {
-		w.acquire("w/1")
-		w.check(w.unlock(""))
-		same(w, "", changes(&w.doc().History[0]))
 	})
 	inBubble(t, "without an attempt there is no entry", func(w *fixture) {
 		w.check(w.requeue("me"))
