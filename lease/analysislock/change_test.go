@@ -51,7 +51,7 @@ func TestFailure(t *testing.T) {
 // change is what is done to an analysis that is held by h.
 type change = func(w *fixture, h *hold) error
 
-// ending returns the change of an end.
+// endingBy returns the change that ends the acquisition.
 func endingBy(e func(now time.Time) ending) change {
 	return func(w *fixture, h *hold) error { return h.End(w.Context(), e(h.Now())) }
 }

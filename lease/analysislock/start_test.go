@@ -10,7 +10,7 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-// start starts the run of x elsewhere, by begin, and returns the reason of a skip.
+// start starts the run of x elsewhere, by begin.
 func (w *fixture) start(begin func(context.Context) error) analysislock.Acquisition {
 	w.Helper()
 	acq, err := w.locks.Start(w.Context(), "x", "w/start", begin)
