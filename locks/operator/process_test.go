@@ -32,7 +32,8 @@ func TestPermission(t *testing.T) {
 	w.assign("bystander", "tsukuyomi")
 	dir := filepath.Dir(w.path)
 	check(t, errors.Join(os.Chmod(dir, 0o555), os.Chmod(filepath.Dir(dir), 0o755))) // it can be reached
-	t.Cleanup(func() { check(t, os.Chmod(dir, 0o700)) })                            //nolint:gosec // so that it can be removed
+
+	t.Cleanup(func() { check(t, os.Chmod(dir, 0o700)) }) //nolint:gosec // so that it can be removed
 
 	for _, mode := range []os.FileMode{0o600, 0o644} { // it may not even read; it may not write
 		check(t, os.Chmod(w.path, mode))
