@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskguard/lease"
@@ -13,88 +12,73 @@ import (
 )
 
 // A write of each kind has one outcome under each fault of its first call.
-func TestAnUnknownOutcomeIsResolved(t *testing.T) {
-	const (
-		load = leasetest.Load
-		swap = leasetest.Swap
-	)
+func TestUnknownOutcome(t *testing.T) {
+	type fault = leasetest.Fault
 	faults := map[string]struct {
-		first, load leasetest.Fault // of the first Swap, and of the Load that resolves it
-		refused     bool
-		swaps       int // of a write that resolves; one more where the first was not ours
+		swap, load fault // of the first Swap, and of the Load that resolves it
+		swaps      int   // of a write that resolves; one more where the first was not ours
 	}{
-		"the reply was lost after the commit":         {leasetest.DropAfter, leasetest.None, false, 1},
-		"and the resolving read was lost too":         {leasetest.DropAfter, leasetest.DropAfter, false, 1},
-		"it was lost before the commit":               {leasetest.DropBefore, leasetest.None, false, 2},
-		"it was applied only after the next read":     {leasetest.Late, leasetest.Deliver, false, 2},
-		"it was sent twice":                           {leasetest.Duplicate, leasetest.None, false, 1},
-		"it got ErrConflict although nothing changed": {leasetest.Conflict, leasetest.None, false, 2},
-		"it was refused":                              {leasetest.Refuse, leasetest.None, true, 1},
-		"it was refused, and the read was lost":       {leasetest.Refuse, leasetest.DropBefore, true, 1},
-		"it was refused although it had landed":       {leasetest.RefuseAfter, leasetest.None, false, 1},
-		"it was slow and then applied":                {leasetest.SlowRequest, leasetest.None, false, 1},
-		"it was dropped by a peer that never reads":   {leasetest.SlowFailure, leasetest.None, false, 2},
+		"the reply was lost after the commit":         {leasetest.DropAfter, leasetest.None, 1},
+		"and the resolving read was lost too":         {leasetest.DropAfter, leasetest.DropAfter, 1},
+		"it was lost before the commit":               {leasetest.DropBefore, leasetest.None, 2},
+		"it was applied only after the next read":     {leasetest.Late, leasetest.Deliver, 2},
+		"it was sent twice":                           {leasetest.Duplicate, leasetest.None, 1},
+		"it got ErrConflict although nothing changed": {leasetest.Conflict, leasetest.None, 2},
+		"it was refused":                              {leasetest.Refuse, leasetest.None, 1},
+		"it was refused, and the read was lost":       {leasetest.Refuse, leasetest.DropBefore, 1},
+		"it was refused although it had landed":       {leasetest.RefuseAfter, leasetest.None, 1},
+		"it was slow and then applied":                {leasetest.SlowRequest, leasetest.None, 1},
+		"it was dropped by a peer that never reads":   {leasetest.SlowFailure, leasetest.None, 2},
 	}
-	held := lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}
+	held := job{Lease: lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}}
+	acquire := func(w *fixture, _ *lease.Hold[job]) error {
+		h, j, err := w.records.Acquire(w.Context(), "a", "w/1", lease.OnlyLease, w.noting("set"))
+		if err == nil {
+			same(w, held.Lease.Grant(), h.Grant())
+			same(w, "set", j.Note)
+		}
+		return err
+	}
 	writes := map[string]struct {
-		loads  int // before the first Swap
-		before job
-		write  func(w *fixture, h *lease.Hold[job]) error
-		after  job
+		before, after job
+		write         func(w *fixture, h *lease.Hold[job]) error
 	}{
-		"acquire": {1, job{}, func(w *fixture, _ *lease.Hold[job]) error {
-			h, j, err := w.records.Acquire(w.Context(), "a", "w/1", lease.OnlyLease, w.noting("set"))
-			if err == nil && (h.Grant() != held.Grant() || j.Note != "set") {
-				w.Errorf("grant %+v, record %+v", h.Grant(), j)
-			}
-			return err
-		}, job{held, "set"}},
-		"renew":  {0, job{Lease: held}, func(w *fixture, h *lease.Hold[job]) error { return h.Renew(w.Context()) }, job{Lease: held}},
-		"finish": {0, job{Lease: held}, func(w *fixture, h *lease.Hold[job]) error { return h.End(w.Context(), lease.Finishing(note("set"))) }, job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "set"}},
-		"release": {0, job{Lease: held}, func(w *fixture, h *lease.Hold[job]) error {
-			return h.End(w.Context(), lease.Releasing(false, note("set")))
-		}, job{lease.Lease{Token: 1, Attempts: 1}, "set"}},
-		"refund": {0, job{Lease: held}, func(w *fixture, h *lease.Hold[job]) error {
-			return h.End(w.Context(), lease.Releasing(true, note("set")))
-		}, job{lease.Lease{Token: 1}, "set"}},
+		"acquire": {job{}, job{held.Lease, "set"}, acquire},
+		"renew":   {held, held, func(w *fixture, h *lease.Hold[job]) error { return h.Renew(w.Context()) }},
+		"finish":  {held, completed("set"), func(w *fixture, h *lease.Hold[job]) error { return w.finish(h, "set") }},
+		"release": {held, job{lease.Lease{Token: 1, Attempts: 1}, "set"}, func(w *fixture, h *lease.Hold[job]) error {
+			return w.release(h, "set")
+		}},
 	}
 	for verb, write := range writes {
 		for what, f := range faults {
-			t.Run(verb+": "+what, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					w := newFixture(t, lease.Policy{})
-					var h *lease.Hold[job]
-					if write.loads == 0 {
-						h = w.acquire()
-						time.Sleep(time.Minute)
-					}
-					loads := append(make([]leasetest.Fault, write.loads), f.load)
-					w.faulty.SetPlan(leasetest.Any(leasetest.On(swap, f.first), leasetest.On(load, loads...)))
-					err := write.write(w, h)
-					if f.refused {
-						wantErr(t, err, lease.ErrRefused)
-						w.wantRecord(write.before)
-					} else {
-						check(t, err)
-						w.wantRecord(write.after)
-					}
-					w.wantFaults(f.first, f.load)
-					// A late heartbeat may have to be followed by a fresher one.
-					if got := w.faulty.Calls(swap); got != f.swaps && (verb != "renew" || f.load != leasetest.Deliver || got != f.swaps+1) {
-						t.Errorf("%d swaps; want %d", got, f.swaps)
-					}
-				})
+			inBubble(t, verb+": "+what, func(w *fixture) {
+				var h *lease.Hold[job]
+				loads := []fault{f.load}
+				if write.before == held {
+					h = w.acquire()
+					time.Sleep(time.Minute)
+				} else {
+					loads = []fault{leasetest.None, f.load}
+				}
+				swap := leasetest.On(leasetest.Swap, f.swap)
+				w.faulty.SetPlan(leasetest.Any(swap, leasetest.On(leasetest.Load, loads...)))
+				err := write.write(w, h)
+				if f.swap == leasetest.Refuse {
+					wantErr(w, err, lease.ErrRefused)
+					w.wantRecord(write.before)
+				} else {
+					check(w, err)
+					w.wantRecord(write.after)
+				}
+				w.wantFaults(f.swap, f.load)
+				swaps := w.faulty.Calls(leasetest.Swap)
+				late := verb == "renew" && f.load == leasetest.Deliver
+				if late && swaps == f.swaps+1 {
+					return // a late heartbeat may have to be followed by a fresher one
+				}
+				same(w, f.swaps, swaps)
 			})
-		}
-	}
-}
-
-// wantFaults checks that the plan made these faults.
-func (w *fixture) wantFaults(faults ...leasetest.Fault) {
-	w.Helper()
-	for _, f := range faults {
-		if f != leasetest.None && w.faulty.Faults()[f] == 0 {
-			w.Errorf("the fault %q did not happen", f)
 		}
 	}
 }
@@ -104,41 +88,20 @@ type add struct {
 	decisions int
 	err       error // of the decision
 	asked     bool  // whether it has landed: a note shows that
-}
-
-func (a *add) decide(c lease.Cell[job]) (job, error) {
-	a.decisions++
-	if a.err != nil {
-		return c.Doc, a.err
-	}
-	c.Doc.Note += "+"
-	return c.Doc, nil
-}
-
-func (a *add) landed(c lease.Cell[job]) bool {
-	a.asked = true
-	return c.Doc.Note == "+"
+	unmarked  bool
 }
 
 func (a *add) run(ctx context.Context, s lease.Store[job], from *lease.Cell[job]) (lease.Cell[job], error) {
-	return lease.Edit(ctx, s, "a", lease.Write[job]{From: from, Decide: a.decide, Landed: a.landed})
-}
-
-func TestADecisionIsMadeAgainFromWhatOthersWrote(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newFixture(t, lease.Policy{})
-		stale, err := w.faulty.Load(t.Context(), "a", lease.OnlyLease)
-		fatal(t, err)
-		w.rewrite(note("theirs"))
-		w.faulty.SetPlan(nil)
-		a := &add{}
-		c, err := a.run(t.Context(), w.faulty, &stale)
-		if err != nil || c.Doc.Note != "theirs+" || a.decisions != 2 {
-			t.Errorf("%+v after %d decisions, %v", c, a.decisions, err)
-		}
-		w.wantSame(c.Doc)
-		w.wantCalls(1, 2)
-	})
+	decide := func(c lease.Cell[job]) (job, error) {
+		a.decisions++
+		c.Doc.Note += "+"
+		return c.Doc, a.err
+	}
+	landed := func(c lease.Cell[job]) bool {
+		a.asked = true
+		return c.Doc.Note == "+"
+	}
+	return lease.Edit(ctx, s, "a", lease.Write[job]{From: from, Decide: decide, Landed: landed, Unmarked: a.unmarked})
 }
 
 // unwritten is a store that knows that a conflict is another writer's.
@@ -152,36 +115,61 @@ func (s unwritten) Swap(ctx context.Context, key string, prev lease.Cell[job], n
 	return c, err
 }
 
-// Another operator's write may equal this one, which the record cannot show.
-func TestAnUnmarkedWriteIsMadeAgainUnlessItMayHaveArrived(t *testing.T) {
-	for first, load := range map[leasetest.Fault]leasetest.Fault{leasetest.Conflict: leasetest.None, leasetest.DropAfter: leasetest.None, leasetest.Late: leasetest.Deliver} {
-		inBubble(t, func(w *fixture) {
-			w.faulty.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, first), leasetest.On(leasetest.Load, leasetest.None, load)))
-			a := &add{}
-			c, err := lease.Edit(w.Context(), unwritten{w.faulty}, "a", lease.Write[job]{Decide: a.decide, Landed: a.landed, Unmarked: true})
-			if err != nil || c.Doc.Note != "+" || a.asked != (first != leasetest.Conflict) {
-				w.Errorf("%s: %q, %v; asked %v", first, c.Doc.Note, err, a.asked)
-			}
+// final is a store whose calls all return one error.
+type final struct{ err error }
+
+func (f final) Load(context.Context, string, lease.Want) (lease.Cell[job], error) {
+	return lease.Cell[job]{}, f.err
+}
+
+func (f final) Swap(context.Context, string, lease.Cell[job], job) (lease.Cell[job], error) {
+	return lease.Cell[job]{}, f.err
+}
+
+func TestEdit(t *testing.T) {
+	inBubble(t, "a decision is made again from what others wrote", func(w *fixture) {
+		stale := w.cell()
+		w.rewrite(note("theirs"))
+		a := &add{}
+		c, err := a.run(w.Context(), w.faulty, &stale)
+		check(w, err)
+		same(w, "theirs+", c.Doc.Note)
+		same(w, 2, a.decisions)
+		w.wantSame(c.Doc)
+		w.wantCalls(1, 2)
+	})
+
+	// Another operator's write may equal this one, which the record cannot show.
+	for first, load := range map[leasetest.Fault]leasetest.Fault{
+		leasetest.Conflict:  leasetest.None,
+		leasetest.DropAfter: leasetest.None,
+		leasetest.Late:      leasetest.Deliver,
+	} {
+		inBubble(t, "an unmarked write is made again unless it may have arrived, "+string(first), func(w *fixture) {
+			swap := leasetest.On(leasetest.Swap, first)
+			w.faulty.SetPlan(leasetest.Any(swap, leasetest.On(leasetest.Load, leasetest.None, load)))
+			a := &add{unmarked: true}
+			c, err := a.run(w.Context(), unwritten{w.faulty}, nil)
+			check(w, err)
+			same(w, "+", c.Doc.Note)
+			same(w, first != leasetest.Conflict, a.asked)
 			w.wantFaults(first, load)
 		})
 	}
-}
 
-func TestADecisionsErrorEndsTheEditUnchangedWithItsCell(t *testing.T) {
-	w := newFixture(t, lease.Policy{})
-	w.rewrite(note("read"))
-	want := &lease.HeldError{Owner: "w/2"}
-	c, err := (&add{err: want}).run(t.Context(), w.faulty, nil)
-	if err != error(want) || c.Doc.Note != "read" { //nolint:errorlint // unchanged means not even wrapped
-		t.Errorf("%+v, %v", c, err)
-	}
-	w.wantCalls(1, 0)
-}
+	inBubble(t, "a decision's error is returned unchanged, with its cell", func(w *fixture) {
+		w.rewrite(note("read"))
+		want := &lease.HeldError{Owner: "w/2"}
+		c, err := (&add{err: want}).run(w.Context(), w.faulty, nil)
+		if err != error(want) { //nolint:errorlint // unchanged means not even wrapped
+			w.Errorf("%v; want %v", err, want)
+		}
+		same(w, "read", c.Doc.Note)
+		w.wantCalls(1, 0)
+	})
 
-// The pauses after conflicts are short; after failures they grow to two seconds.
-func TestEditTriesUntilItsContextEndsAndReturnsTheCause(t *testing.T) {
-	why := errors.New("the reason")
-	for name, tc := range map[string]struct {
+	// The pauses after conflicts are short; after failures they grow to two seconds.
+	for name, c := range map[string]struct {
 		fault       leasetest.Fault
 		least, most int   // calls of Load in a minute
 		last        error // of the last call
@@ -191,60 +179,62 @@ func TestEditTriesUntilItsContextEndsAndReturnsTheCause(t *testing.T) {
 		"slow failure": {leasetest.SlowFailure, 15, 60, leasetest.ErrDropped},
 		"unavailable":  {leasetest.Unavailable, 1, 1, context.DeadlineExceeded},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *fixture) {
-				w.faulty.SetPlan(leasetest.Always(tc.fault))
-				ctx, cancel := context.WithTimeoutCause(w.Context(), time.Minute, why)
-				defer cancel()
-				_, err := (&add{}).run(ctx, w.faulty, nil)
-				for _, want := range []error{lease.ErrUnavailable, why, tc.last} {
-					wantErr(w, err, want)
-				}
-				if got := w.faulty.Calls(leasetest.Load); got < tc.least || got > tc.most {
-					w.Errorf("%d calls; want %d to %d", got, tc.least, tc.most)
-				}
-				w.wantSame(job{})
-			})
+		inBubble(t, "it tries until its context ends and returns the cause, "+name, func(w *fixture) {
+			w.faulty.SetPlan(leasetest.Always(c.fault))
+			why := errors.New("the reason")
+			ctx, cancel := context.WithTimeoutCause(w.Context(), time.Minute, why)
+			defer cancel()
+			_, err := (&add{}).run(ctx, w.faulty, nil)
+			for _, want := range []error{lease.ErrUnavailable, why, c.last} {
+				wantErr(w, err, want)
+			}
+			if got := w.faulty.Calls(leasetest.Load); got < c.least || got > c.most {
+				w.Errorf("%d calls; want %d to %d", got, c.least, c.most)
+			}
+			w.wantSame(job{})
 		})
 	}
-}
 
-// final is a store whose calls all return one error.
-type final struct{ err error }
-
-func (f final) Load(context.Context, string, lease.Want) (lease.Cell[job], error) {
-	return lease.Cell[job]{}, f.err
-}
-func (f final) Swap(context.Context, string, lease.Cell[job], job) (lease.Cell[job], error) {
-	return lease.Cell[job]{}, f.err
-}
-
-func TestAPermanentErrorIsNotTriedAgain(t *testing.T) {
 	for _, want := range []error{lease.ErrRefused, lease.ErrMalformed, lease.ErrInvalidKey} {
-		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			for call, from := range map[string]*lease.Cell[job]{"load": nil, "swap": {}} {
-				start := time.Now()
+		for call, from := range map[string]*lease.Cell[job]{"load": nil, "swap": {}} {
+			inBubble(t, fmt.Sprintf("a permanent error is not tried again, %s, %v", call, want), func(w *fixture) {
+				ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+				defer cancel()
 				_, err := (&add{}).run(ctx, final{fmt.Errorf("store: %w", want)}, from)
-				wantErr(t, err, want)
-				// A refused write may have landed: a read resolves that.
-				if resolved := call == "swap" && errors.Is(want, lease.ErrRefused); errors.Is(err, lease.ErrUnavailable) || time.Since(start) > 0 && !resolved {
-					t.Errorf("%s: %v after %v", call, err, time.Since(start))
+				wantErr(w, err, want)
+				if errors.Is(err, lease.ErrUnavailable) {
+					w.Error(err)
 				}
-			}
-		})
+				// A refused write may have landed: a read resolves that.
+				if resolved := from != nil && errors.Is(want, lease.ErrRefused); !resolved {
+					w.wantSince(0)
+				}
+			})
+		}
 	}
 }
 
 // excluder is an Excluder that no other program writes to. Its Load and Swap fail by the plan of
-// its Faulty, and its Exclude as the Swap of inside.
+// its Faulty, and its Exclude as the Swap of inside. It knows that a conflict is another writer's.
 type excluder struct {
 	*leasetest.Faulty[job]
 	inside *leasetest.Faulty[job]
+	before func(swaps int) // is called before each reading, with the number of writes
 }
 
-func (x excluder) Exclude(ctx context.Context, key string, want lease.Want, decide func(lease.Cell[job]) (job, error)) (lease.Cell[job], error) {
+func (x excluder) Load(ctx context.Context, key string, want lease.Want) (lease.Cell[job], error) {
+	x.before(x.Calls(leasetest.Swap) + x.inside.Calls(leasetest.Swap))
+	return x.Faulty.Load(ctx, key, want)
+}
+
+func (x excluder) Swap(ctx context.Context, key string, prev lease.Cell[job], next job) (lease.Cell[job], error) {
+	return unwritten{x.Faulty}.Swap(ctx, key, prev, next)
+}
+
+func (x excluder) Exclude(ctx context.Context, key string, want lease.Want,
+	decide func(lease.Cell[job]) (job, error),
+) (lease.Cell[job], error) {
+	x.before(x.Calls(leasetest.Swap) + x.inside.Calls(leasetest.Swap))
 	c, err := x.inside.Load(ctx, key, want)
 	if err != nil {
 		return c, err
@@ -261,137 +251,78 @@ func (w *fixture) newExcluder(swaps, excludes []leasetest.Fault) excluder {
 	return excluder{
 		Faulty: leasetest.NewFaulty(w.memory, leasetest.On(leasetest.Swap, swaps...)),
 		inside: leasetest.NewFaulty(w.memory, leasetest.On(leasetest.Swap, excludes...)),
-	}
-}
-
-// wantWrites checks how often the record was written.
-func (w *fixture) wantWrites(want int64) {
-	w.Helper()
-	c, err := w.memory.Load(w.Context(), "a", lease.OnlyLease)
-	if rev, _ := c.Rev.(int64); err != nil || rev-1 != want {
-		w.Errorf("%d writes, %v; want %d", rev-1, err, want)
+		before: func(int) {},
 	}
 }
 
 // After two conflicts Edit uses Exclude. If Exclude is refused, a read shows whether it has landed,
 // and one Swap whether the write is refused too.
-func TestAfterTwoConflictsEditUsesExclude(t *testing.T) {
-	const conflict, refuse = leasetest.Conflict, leasetest.Refuse
-	for name, tc := range map[string]struct {
-		exclude []leasetest.Fault
-		swap    leasetest.Fault // the third, after two conflicts
-		want    error
-		swaps   int
-		tries   int // of Exclude
+func TestEdit_Exclude(t *testing.T) {
+	type faults = []leasetest.Fault
+	const none, conflict, refuse = leasetest.None, leasetest.Conflict, leasetest.Refuse
+	for name, c := range map[string]struct {
+		exclude      faults
+		swap         leasetest.Fault // the third, after two conflicts
+		swaps, tries int             // tries of Exclude
 	}{
-		"it succeeds":                                    {nil, leasetest.None, nil, 2, 1},
-		"its reply is lost":                              {[]leasetest.Fault{leasetest.DropAfter}, leasetest.None, nil, 2, 2},
-		"it is dropped":                                  {[]leasetest.Fault{leasetest.DropBefore}, leasetest.None, nil, 2, 2},
-		"it meets a conflict":                            {[]leasetest.Fault{conflict}, leasetest.None, nil, 2, 2},
-		"it is refused although it has landed":           {[]leasetest.Fault{leasetest.RefuseAfter}, leasetest.None, nil, 2, 1},
-		"it is refused, and the Swap too":                {[]leasetest.Fault{refuse}, refuse, lease.ErrRefused, 3, 1},
-		"it is refused, but not the Swap":                {[]leasetest.Fault{refuse}, leasetest.None, nil, 3, 1},
-		"it is refused, and the Swap meets a conflict":   {[]leasetest.Fault{refuse}, conflict, nil, 3, 2},
-		"it is refused twice, the Swap meets a conflict": {[]leasetest.Fault{refuse, refuse}, conflict, nil, 4, 2},
+		"it succeeds":                                    {nil, none, 2, 1},
+		"its reply is lost":                              {faults{leasetest.DropAfter}, none, 2, 2},
+		"it is dropped":                                  {faults{leasetest.DropBefore}, none, 2, 2},
+		"it meets a conflict":                            {faults{conflict}, none, 2, 2},
+		"it is refused although it has landed":           {faults{leasetest.RefuseAfter}, none, 2, 1},
+		"it is refused, and the Swap too":                {faults{refuse}, refuse, 3, 1},
+		"it is refused, but not the Swap":                {faults{refuse}, none, 3, 1},
+		"it is refused, and the Swap meets a conflict":   {faults{refuse}, conflict, 3, 2},
+		"it is refused twice, the Swap meets a conflict": {faults{refuse, refuse}, conflict, 4, 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newFixture(t, lease.Policy{})
-				x := w.newExcluder([]leasetest.Fault{conflict, conflict, tc.swap}, tc.exclude)
-				h, _, err := w.recordsOn(x, lease.Policy{}).Acquire(t.Context(), "a", "w/1", lease.OnlyLease, w.noting("set"))
-				if !errors.Is(err, tc.want) {
-					t.Errorf("err = %v; want %v", err, tc.want)
-				}
-				if swaps, tries := x.Calls(leasetest.Swap), x.inside.Calls(leasetest.Load); swaps != tc.swaps || tries != tc.tries {
-					t.Errorf("%d swaps, %d excludes; want %d, %d", swaps, tries, tc.swaps, tc.tries)
-				}
-				if tc.want != nil {
-					w.wantWrites(0)
-					return
-				}
-				w.wantWrites(1)
-				w.wantRecord(job{lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}, "set"})
-				check(t, h.End(t.Context(), lease.Finishing(unchanged)))
-				w.wantRecord(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "set"})
-			})
-		})
-	}
-}
-
-// overtaken is an excluder whose conflicts are another writer's. After the given number of writes another
-// process acquires the lease.
-type overtaken struct {
-	excluder
-	*fixture
-	writes int
-}
-
-func (o overtaken) Swap(ctx context.Context, key string, prev lease.Cell[job], next job) (lease.Cell[job], error) {
-	c, err := o.excluder.Swap(ctx, key, prev, next)
-	if o.Calls(leasetest.Swap) == o.writes {
-		o.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token = "them", 2 })
-	}
-	if errors.Is(err, lease.ErrConflict) {
-		err = fmt.Errorf("%w: %w", lease.ErrUnwritten, err)
-	}
-	return c, err
-}
-
-// Only a try that may have written makes the loss unknown, and then it stays unknown.
-func TestALossIsUnknownAfterATryThatMayHaveWritten(t *testing.T) {
-	const conflict, dropped = leasetest.Conflict, leasetest.DropBefore
-	for name, tc := range map[string]struct {
-		swaps   []leasetest.Fault
-		unknown bool
-	}{
-		"conflicts alone":                    {[]leasetest.Fault{conflict, conflict}, false},
-		"and a conflict since":               {[]leasetest.Fault{dropped, conflict}, true},
-		"and a loss that is read by Exclude": {[]leasetest.Fault{dropped, conflict, conflict}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *fixture) {
-				held := w.acquire()
-				x := overtaken{w.newExcluder(tc.swaps, nil), w, len(tc.swaps)}
-				err := w.recordsOn(x, lease.Policy{}).Hold("a", held.Cell()).Renew(w.Context())
-				if lost, ok := errors.AsType[*lease.LostError](err); !ok || lost.Unknown != tc.unknown {
-					w.Errorf("%v; want a loss, unknown: %v", err, tc.unknown)
-				}
-			})
-		})
-	}
-}
-
-// The store got the commit of Exclude twice, made it, and refused the second. Another took the lease before
-// the next reading.
-func TestAWriteThatExcludeRefusedMayHaveBeenMade(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		x := w.newExcluder([]leasetest.Fault{leasetest.Conflict, leasetest.Conflict}, []leasetest.Fault{leasetest.RefuseAfter})
-		_, _, err := w.recordsOn(w.memory, lease.Policy{}).Acquire(w.Context(), "a", "w/1", lease.OnlyLease, nil)
-		fatal(w, err)
-		h, err := w.recordsOn(unwrittenExcluder{x}, lease.Policy{}).Resume(w.Context(), "a", "w/1")
-		fatal(w, err)
-		x.SetPlan(func(c leasetest.Call) leasetest.Fault {
-			if c.Op == leasetest.Load && x.inside.Calls(leasetest.Swap) == 1 {
-				w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token = "them", 2 })
+		inBubble(t, name, func(w *fixture) {
+			x := w.newExcluder(faults{conflict, conflict, c.swap}, c.exclude)
+			records, first := w.recordsOn(x, lease.Policy{}), w.cell().Rev.(int64)
+			h, _, err := records.Acquire(w.Context(), "a", "w/1", lease.OnlyLease, w.noting("set"))
+			same(w, c.swaps, x.Calls(leasetest.Swap))
+			same(w, c.tries, x.inside.Calls(leasetest.Load))
+			if c.swap == refuse {
+				wantErr(w, err, lease.ErrRefused)
+				w.wantSame(job{})
+				return
 			}
-			return leasetest.On(leasetest.Swap, leasetest.Conflict, leasetest.Conflict)(c)
+			fatal(w, err)
+			same(w, first+1, w.cell().Rev.(int64)) // one write
+			w.wantRecord(job{lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}, "set"})
+			check(w, h.End(w.Context(), lease.Finishing(unchanged)))
+			w.wantSame(completed("set"))
 		})
-		var all []outcome
-		w.send(h, "carried", 0, &all)
-		wantErr(w, h.Renew(w.Context()), lease.ErrLost)
-		if len(all) != 1 || !errors.Is(all[0].err, lease.ErrUnavailable) {
-			w.Errorf("outcomes %v, want unknown", all)
-		}
-	})
+	}
 }
 
-// unwrittenExcluder is an excluder whose Swap has written nothing after a conflict.
-type unwrittenExcluder struct{ excluder }
-
-func (x unwrittenExcluder) Swap(ctx context.Context, key string, prev lease.Cell[job], next job) (lease.Cell[job], error) {
-	c, err := x.excluder.Swap(ctx, key, prev, next)
-	if errors.Is(err, lease.ErrConflict) {
-		err = fmt.Errorf("%w: %w", lease.ErrUnwritten, err)
+// Another process takes the lease after some writes. Only a try that may have written makes the loss
+// unknown, and then it stays unknown.
+func TestEdit_Unknown(t *testing.T) {
+	type faults = []leasetest.Fault
+	const conflict, dropped = leasetest.Conflict, leasetest.DropBefore
+	for name, c := range map[string]struct {
+		swaps, excludes faults
+		unknown         bool
+	}{
+		"conflicts alone":                    {faults{conflict, conflict}, nil, false},
+		"and a conflict since":               {faults{dropped, conflict}, nil, true},
+		"and a loss that is read by Exclude": {faults{dropped, conflict, conflict}, nil, true},
+		// The store got the commit of Exclude twice, made it, and refused the second.
+		"Exclude was refused": {faults{conflict, conflict}, faults{leasetest.RefuseAfter}, true},
+	} {
+		inBubble(t, name, func(w *fixture) {
+			w.acquire()
+			x := w.newExcluder(c.swaps, c.excludes)
+			x.before = func(swaps int) {
+				if swaps == len(c.swaps)+len(c.excludes) {
+					w.steal()
+				}
+			}
+			h, err := w.recordsOn(x, lease.Policy{}).Resume(w.Context(), "a", "w/1")
+			fatal(w, err)
+			if lost, ok := errors.AsType[*lease.LostError](h.Renew(w.Context())); !ok || lost.Unknown != c.unknown {
+				w.Errorf("%+v; want a loss, unknown: %v", lost, c.unknown)
+			}
+		})
 	}
-	return c, err
 }

@@ -1,16 +1,23 @@
 package lease_test
 
 import (
+	"context"
 	"errors"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
 
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // job is a record with a field of its own.
 type job struct {
@@ -22,6 +29,11 @@ func leaseOf(j *job) *lease.Lease { return &j.Lease }
 
 func note(s string) func(*job) { return func(j *job) { j.Note = s } }
 
+// completed is the record after w/1, its first holder, has finished it.
+func completed(note string) job {
+	return job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, note}
+}
+
 // fixture is a store with the record "a", directly and behind a faulty connection.
 type fixture struct {
 	*testing.T
@@ -29,18 +41,26 @@ type fixture struct {
 	faulty  *leasetest.Faulty[job]
 	records *lease.Records[job] // uses faulty
 	start   time.Time
+
+	mu      sync.Mutex
+	answers []string // to what was sent
 }
 
-func newFixture(t *testing.T, p lease.Policy) *fixture {
+// inBubble runs test in virtual time, as a subtest.
+func inBubble(t *testing.T, name string, test func(w *fixture)) {
 	t.Helper()
-	w := &fixture{T: t, memory: &lease.Memory[job]{}, start: time.Now()}
-	w.faulty = leasetest.NewFaulty(w.memory, nil)
-	w.memory.Put("a", job{})
-	w.records = w.recordsOn(w.faulty, p)
-	return w
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := &fixture{T: t, memory: &lease.Memory[job]{}, start: time.Now()}
+			w.faulty = leasetest.NewFaulty(w.memory, nil)
+			w.memory.Put("a", job{})
+			w.records = w.recordsOn(w.faulty, lease.Policy{})
+			test(w)
+		})
+	})
 }
 
-// recordsOn returns Records that uses s.
+// recordsOn returns Records that use s.
 func (w *fixture) recordsOn(s lease.Store[job], p lease.Policy) *lease.Records[job] {
 	w.Helper()
 	l, err := lease.NewRecords(s, leaseOf, p)
@@ -57,12 +77,74 @@ func (w *fixture) acquire() *lease.Hold[job] {
 }
 
 // takeOver acquires for another process, whose connection does not fail.
-func (w *fixture) takeOver(owner string) lease.Lease {
+func (w *fixture) takeOver(owner string) (lease.Lease, error) {
 	w.Helper()
-	if _, _, err := w.recordsOn(w.memory, lease.Policy{}).Acquire(w.Context(), "a", owner, lease.OnlyLease, nil); err != nil {
-		w.Fatalf("take over: %v", err)
+	_, j, err := w.recordsOn(w.memory, lease.Policy{}).Acquire(w.Context(), "a", owner, lease.OnlyLease, nil)
+	return j.Lease, err
+}
+
+// steal gives the lease to another owner, whether or not it has expired.
+func (w *fixture) steal() {
+	w.Helper()
+	w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token = "them", 2 })
+}
+
+// before is a plan that calls happens before the nth call of op.
+func before(op leasetest.Op, n int, happens func()) leasetest.Plan {
+	return func(c leasetest.Call) leasetest.Fault {
+		if c.Op == op && c.N == n {
+			happens()
+		}
+		return leasetest.None
 	}
-	return w.record().Lease
+}
+
+// run runs body under the lease, and returns the loss, if any.
+func (w *fixture) run(h *lease.Hold[job], body func(ctx context.Context)) error {
+	return h.Run(w.Context(), func(ctx context.Context) error { body(ctx); return nil }, nil)
+}
+
+// finish and release end the hold, and set the note.
+func (w *fixture) finish(h *lease.Hold[job], s string) error {
+	return h.End(w.Context(), lease.Finishing(note(s)))
+}
+
+func (w *fixture) release(h *lease.Hold[job], s string) error {
+	return h.End(w.Context(), lease.Releasing(false, note(s)))
+}
+
+// send sends note(s). wantAnswers has its outcome.
+func (w *fixture) send(h *lease.Hold[job], s string, delay time.Duration) {
+	h.Send(lease.Change[job]{Part: "note", Set: note(s), Delay: delay, Done: w.answer(s)})
+}
+
+func (w *fixture) answer(s string) func(error) {
+	return func(err error) {
+		switch {
+		case errors.Is(err, lease.ErrLost):
+			s += " lost"
+		case err != nil:
+			s += " " + err.Error()
+		}
+		if errors.Is(err, lease.ErrUnavailable) {
+			s += " unknown"
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.answers = append(w.answers, s)
+	}
+}
+
+// wantAnswers compares the outcomes since the last call, such as "sent", "sent lost" and
+// "sent lost unknown".
+func (w *fixture) wantAnswers(want ...string) {
+	w.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !slices.Equal(w.answers, want) {
+		w.Errorf("answers %q; want %q", w.answers, want)
+	}
+	w.answers = nil
 }
 
 // clockAhead returns the nanoseconds by which the store's clock is ahead, to be changed.
@@ -72,15 +154,15 @@ func (w *fixture) clockAhead() *atomic.Int64 {
 	return &ahead
 }
 
-// record loads the record.
-func (w *fixture) record() job {
+// cell loads the record, which may be missing, and record loads its content.
+func (w *fixture) cell() lease.Cell[job] {
 	w.Helper()
 	c, err := w.memory.Load(w.Context(), "a", lease.OnlyLease)
-	if err != nil || !c.Exists {
-		w.Fatalf("load: exists %v, %v", c.Exists, err)
-	}
-	return c.Doc
+	fatal(w, err)
+	return c
 }
+
+func (w *fixture) record() job { return w.cell().Doc }
 
 // rewrite changes the record as another program would.
 func (w *fixture) rewrite(change func(*job)) {
@@ -95,11 +177,29 @@ func (w *fixture) at(d time.Duration) { time.Sleep(d - w.since()) }
 
 func (w *fixture) since() time.Duration { return time.Since(w.start) }
 
+// wantSince checks how long after the start it is.
+func (w *fixture) wantSince(want time.Duration) {
+	w.Helper()
+	if got := w.since(); got != want {
+		w.Errorf("after %v; want %v", got, want)
+	}
+}
+
 // wantCalls checks the number of calls to faulty under this plan.
 func (w *fixture) wantCalls(loads, swaps int) {
 	w.Helper()
 	if l, s := w.faulty.Calls(leasetest.Load), w.faulty.Calls(leasetest.Swap); l != loads || s != swaps {
 		w.Errorf("%d loads, %d swaps; want %d, %d", l, s, loads, swaps)
+	}
+}
+
+// wantFaults checks that the plan made these faults.
+func (w *fixture) wantFaults(faults ...leasetest.Fault) {
+	w.Helper()
+	for _, f := range faults {
+		if f != leasetest.None && w.faulty.Faults()[f] == 0 {
+			w.Errorf("the fault %q did not happen", f)
+		}
 	}
 }
 
@@ -115,6 +215,12 @@ func (w *fixture) wantRecord(want job) {
 func (w *fixture) wantSame(want job) {
 	w.Helper()
 	same(w, want, w.record())
+}
+
+// wantNote compares the note of the record.
+func (w *fixture) wantNote(want string) {
+	w.Helper()
+	same(w, want, w.record().Note)
 }
 
 // check fails the test after an error, and fatal ends it.
@@ -141,9 +247,9 @@ func wantErr(t testing.TB, err, want error) {
 
 func wantLost(t testing.TB, err error, reason string) {
 	t.Helper()
-	var lost *lease.LostError
-	if !errors.As(err, &lost) || lost.Reason != reason || !errors.Is(err, lease.ErrLost) {
-		t.Errorf("err = %v; want %v: %s", err, lease.ErrLost, reason)
+	wantErr(t, err, lease.ErrLost)
+	if lost, ok := errors.AsType[*lease.LostError](err); !ok || lost.Reason != reason {
+		t.Errorf("err = %v; want the reason %s", err, reason)
 	}
 }
 

@@ -13,93 +13,108 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// lostAt runs a body that waits for the end of its context, and returns when that was. It checks
-// that the context and the run ended because the lease was lost for reason.
-func (w *fixture) lostAt(h *lease.Hold[job], reason string, renewed lease.Renewed) (at time.Duration) {
-	w.Helper()
-	err := h.Run(w.Context(), func(ctx context.Context) error {
-		<-ctx.Done()
-		at = w.since()
-		wantLost(w, context.Cause(ctx), reason)
-		if lost, ok := errors.AsType[*lease.LostError](context.Cause(ctx)); ok && lost.KillAfter() != 5*time.Second {
-			w.Errorf("kill after %v; want 5s", lost.KillAfter())
-		}
-		return nil
-	}, renewed)
-	wantLost(w, err, reason)
-	return at
-}
-
-// inBubble runs f in virtual time.
-func inBubble(t *testing.T, f func(w *fixture)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) { f(newFixture(t, lease.Policy{})) })
-}
-
-func TestALongRunCostsOneSwapAHeartbeat(t *testing.T) {
-	inBubble(t, func(w *fixture) {
+func TestHold_Run(t *testing.T) {
+	inBubble(t, "a long run costs one swap a heartbeat", func(w *fixture) {
 		h := w.acquire()
 		w.wantCalls(1, 1)
 		w.faulty.SetPlan(nil)
-		err := h.Run(w.Context(), func(ctx context.Context) error {
-			w.at(1050 * time.Second)
-			return ctx.Err()
-		}, nil)
-		check(w, err)
+		check(w, w.run(h, func(context.Context) { w.at(1050 * time.Second) }))
 		w.wantCalls(0, 10)
-		check(w, h.End(w.Context(), lease.Finishing(note("result"))))
+		check(w, w.finish(h, "result"))
 		w.wantCalls(0, 11)
-		w.wantSame(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "result"})
+		w.wantSame(completed("result"))
+	})
+
+	// A Hold with little time left when its run begins is renewed before that time ends. Without
+	// any time left its run does not begin.
+	inBubble(t, "a run that begins late is renewed in time", func(w *fixture) {
+		h := w.acquire()
+		w.at(250 * time.Second)
+		check(w, w.run(h, func(context.Context) { w.at(1000 * time.Second) }))
+	})
+	inBubble(t, "a run that begins too late never begins", func(w *fixture) {
+		h := w.acquire()
+		w.at(270 * time.Second)
+		wantLost(w, w.run(h, func(context.Context) { w.Error("it ran") }), lease.OutOfTime)
+	})
+
+	inBubble(t, "a body that panics leaves no goroutine", func(w *fixture) {
+		h := w.acquire()
+		func() {
+			defer func() { same(w, "body", recover()) }()
+			_ = w.run(h, func(context.Context) { panic("body") })
+		}()
+		w.faulty.SetPlan(nil)
+		time.Sleep(time.Hour)
+		w.wantCalls(0, 0)
+	})
+
+	inBubble(t, "the end of the caller's context ends the body's and no heartbeat", func(w *fixture) {
+		h := w.acquire()
+		why := errors.New("stopping")
+		ctx, cancel := context.WithCancelCause(w.Context())
+		check(w, h.Run(ctx, func(ctx context.Context) error {
+			w.at(10 * time.Second)
+			cancel(why)
+			wantErr(w, context.Cause(ctx), why)
+			w.at(1000 * time.Second) // winding up takes long
+			if until := w.record().Lease.ExpiresAt; !time.Now().Before(until) {
+				w.Errorf("the lease ended at %v", until)
+			}
+			return nil
+		}, nil))
+		check(w, h.End(ctx, lease.Finishing(note("result"))))
+		w.wantSame(completed("result"))
+	})
+
+	inBubble(t, "stop ends the context of start", func(w *fixture) {
+		h := w.acquire()
+		ctx := h.Start(w.Context(), nil)
+		check(w, h.Stop())
+		wantErr(w, ctx.Err(), context.Canceled)
 	})
 }
 
-// Trust ends at t + (E − S) − margin: 270 s after the last reading, whatever
-// the calls to the store do.
-func TestTheWatchdogNeedsNoStore(t *testing.T) {
-	for name, fault := range map[string]leasetest.Fault{
-		"unavailable": leasetest.Unavailable,
-		"slow":        leasetest.SlowFailure,
-		"dropping":    leasetest.DropBefore,
-		"conflict":    leasetest.Conflict,
-		"refusing":    leasetest.Refuse,
+// wantLostAt runs a body that waits for the end of its context, and checks when and why that ended.
+func (w *fixture) wantLostAt(want time.Duration, h *lease.Hold[job]) {
+	w.Helper()
+	wantLost(w, w.run(h, func(ctx context.Context) {
+		<-ctx.Done()
+		w.wantSince(want)
+		wantLost(w, context.Cause(ctx), lease.OutOfTime)
+		if lost, ok := errors.AsType[*lease.LostError](context.Cause(ctx)); ok {
+			same(w, 5*time.Second, lost.KillAfter())
+		}
+	}), lease.OutOfTime)
+}
+
+// Trust ends at t + (E − S) − margin: 270 s after the last reading, whatever the calls to the store do.
+func TestHold_Trust(t *testing.T) {
+	for _, fault := range []leasetest.Fault{
+		leasetest.Unavailable, leasetest.SlowFailure, leasetest.DropBefore, leasetest.Conflict, leasetest.Refuse,
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *fixture) {
-				w.faulty.Delay = time.Hour // a call comes back long after its context ended
-				h := w.acquire()
-				w.faulty.SetPlan(leasetest.Every(leasetest.Swap, fault))
-				if at := w.lostAt(h, lease.OutOfTime, nil); at != 270*time.Second {
-					w.Errorf("cancelled after %v; want 270s", at)
-				}
-				w.wantFaults(fault)
-			})
+		inBubble(t, "the watchdog needs no store, "+string(fault), func(w *fixture) {
+			w.faulty.Delay = time.Hour // a call comes back long after its context ended
+			h := w.acquire()
+			w.faulty.SetPlan(leasetest.Every(leasetest.Swap, fault))
+			w.wantLostAt(270*time.Second, h)
+			w.wantFaults(fault)
 		})
 	}
-}
 
-// A heartbeat sent at 100 s and answered at 250 s proves the lease until 370 s,
-// not until 520 s.
-func TestASlowHeartbeatDoesNotExtendTrust(t *testing.T) {
-	inBubble(t, func(w *fixture) {
+	// A heartbeat sent at 100 s and answered at 250 s proves the lease until 370 s, not until 520 s.
+	inBubble(t, "a slow heartbeat does not extend trust", func(w *fixture) {
 		w.faulty.Delay = 150 * time.Second
 		h := w.acquire()
-		w.faulty.SetPlan(func(c leasetest.Call) leasetest.Fault {
-			if c.Op == leasetest.Swap && c.N == 1 {
-				return leasetest.SlowReply
-			}
-			return leasetest.Unavailable
-		})
-		if at := w.lostAt(h, lease.OutOfTime, nil); at != 370*time.Second {
-			w.Errorf("cancelled after %v; want 370s", at)
-		}
+		slow := leasetest.On(leasetest.Swap, leasetest.SlowReply)
+		w.faulty.SetPlan(leasetest.Any(slow, leasetest.Always(leasetest.Unavailable)))
+		w.wantLostAt(370*time.Second, h)
 		w.wantFaults(leasetest.SlowReply, leasetest.Unavailable)
 	})
-}
 
-// The store's clock jumps 200 s ahead, as it seems to a machine that was suspended:
-// the next heartbeat writes a near expiry, and trust ends sooner than before.
-func TestTrustThatEndsSoonerIsNoticed(t *testing.T) {
-	inBubble(t, func(w *fixture) {
+	// The store's clock jumps 200 s ahead, as it seems to a machine that was suspended: the next
+	// heartbeat, at 100 s, leaves 100 s, less the margin. Later calls do not end with their context.
+	inBubble(t, "trust that ends sooner is noticed", func(w *fixture) {
 		ahead := w.clockAhead()
 		h := w.acquire()
 		w.faulty.SetPlan(func(c leasetest.Call) leasetest.Fault {
@@ -107,232 +122,68 @@ func TestTrustThatEndsSoonerIsNoticed(t *testing.T) {
 				ahead.Store(int64(200 * time.Second))
 				return leasetest.None
 			}
-			return leasetest.SlowFailure // a call that does not end with its context
+			return leasetest.SlowFailure
 		})
 		w.faulty.Delay = time.Hour
-		if at := w.lostAt(h, lease.OutOfTime, nil); at != 170*time.Second { // the heartbeat at 100 s left 100 s, less the margin
-			w.Errorf("cancelled after %v; want 170s", at)
-		}
+		w.wantLostAt(170*time.Second, h)
 	})
-}
 
-// A Hold with little time left when its run begins is renewed before that time ends. Without
-// any time left its run does not begin.
-func TestARunThatBeginsLateIsRenewedInTimeOrNeverBegins(t *testing.T) {
-	for begin, lost := range map[time.Duration]bool{250 * time.Second: false, 270 * time.Second: true} {
-		inBubble(t, func(w *fixture) {
-			h, ran := w.acquire(), false
-			w.at(begin)
-			err := h.Run(w.Context(), func(ctx context.Context) error {
-				ran = true
-				w.at(1000 * time.Second)
-				return context.Cause(ctx)
-			}, nil)
-			if ran == lost || (err != nil) != lost || lost && !errors.Is(err, lease.ErrLost) {
-				w.Errorf("begun after %v: ran %v, %v; want it lost: %v", begin, ran, err, lost)
-			}
-		})
-	}
-}
-
-func TestABodyThatPanicsLeavesNoGoroutine(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		func() {
-			defer func() {
-				if recover() == nil {
-					w.Error("the panic was swallowed")
-				}
-			}()
-			_ = h.Run(w.Context(), func(context.Context) error { panic("body") }, nil)
-		}()
-		w.faulty.SetPlan(nil)
-		time.Sleep(time.Hour)
-		w.wantCalls(0, 0)
-	})
-}
-
-func TestTheEndOfTheCallersContextEndsTheBodysAndNoHeartbeat(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		why := errors.New("stopping")
-		ctx, cancel := context.WithCancelCause(w.Context())
-		err := h.Run(ctx, func(ctx context.Context) error {
-			w.at(10 * time.Second)
-			cancel(why)
-			if got := context.Cause(ctx); !errors.Is(got, why) {
-				w.Errorf("cause = %v; want %v", got, why)
-			}
-			w.at(1000 * time.Second) // winding up takes long
-			if until := w.record().Lease.ExpiresAt; !time.Now().Before(until) {
-				w.Errorf("the lease ended at %v", until)
-			}
-			return nil
-		}, nil)
-		check(w, err)
-		check(w, h.End(ctx, lease.Finishing(note("result"))))
-		w.wantSame(job{lease.Lease{Token: 1, Attempts: 1, Finished: true, FinishedBy: "w/1"}, "result"})
-	})
-}
-
-func TestTheStoresClockMayBeSetToAnything(t *testing.T) {
-	for _, offset := range []time.Duration{7 * time.Minute, -7 * time.Minute, 24 * 365 * time.Hour} {
-		inBubble(t, func(w *fixture) {
-			w.memory.Now = func() time.Time { return time.Now().Add(offset) }
+	for _, offset := range []time.Duration{-7 * time.Minute, 24 * 365 * time.Hour} {
+		inBubble(t, "the store's clock may be set to anything, "+offset.String(), func(w *fixture) {
+			w.clockAhead().Store(int64(offset))
 			h := w.acquire()
-			time.AfterFunc(950*time.Second, func() { w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable)) })
-			if at := w.lostAt(h, lease.OutOfTime, nil); at != 1170*time.Second { // 270 s after the heartbeat at 900 s
-				w.Errorf("offset %v: cancelled after %v; want 1170s", offset, at)
-			}
+			down := func() { w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable)) }
+			time.AfterFunc(950*time.Second, down)
+			w.wantLostAt(1170*time.Second, h) // 270 s after the heartbeat at 900 s
 			w.at(1200*time.Second - 1)
-			if _, _, err := w.recordsOn(w.memory, lease.Policy{}).Acquire(w.Context(), "a", "w/2", lease.OnlyLease, nil); !errors.As(err, new(*lease.HeldError)) {
-				w.Errorf("offset %v: acquire just before the expiry: %v", offset, err)
+			if _, err := w.takeOver("w/2"); !errors.As(err, new(*lease.HeldError)) {
+				w.Errorf("acquire just before the expiry: %v", err)
 			}
 			w.at(1200 * time.Second)
-			w.takeOver("w/3")
+			_, err := w.takeOver("w/3")
+			check(w, err)
 		})
 	}
 }
 
-// noted is a change of the note.
-func noted(s string, delay time.Duration, done func(error)) lease.Change[job] {
-	return lease.Change[job]{Part: "note", Set: note(s), Delay: delay, Done: done}
-}
-
-// outcome is a call of a change's Done.
-type outcome struct {
-	at  time.Duration
-	err error
-}
-
-// send sends note(s), and appends the outcome to a list.
-func (w *fixture) send(h *lease.Hold[job], s string, every time.Duration, to *[]outcome) {
-	h.Send(noted(s, every, func(err error) { *to = append(*to, outcome{w.since(), err}) }))
-}
-
-func TestASentChangeBringsTheRenewalForward(t *testing.T) {
-	inBubble(t, func(w *fixture) {
+func TestHold_Send(t *testing.T) {
+	inBubble(t, "a change brings the renewal forward", func(w *fixture) {
 		h := w.acquire()
-		var all []outcome
-		err := h.Run(w.Context(), func(context.Context) error {
+		check(w, w.run(h, func(context.Context) {
 			w.at(10 * time.Second)
-			w.send(h, "hour", time.Hour, &all)
-			w.send(h, "late", 30*time.Second, &all) // 30 s after the acquisition
-			w.send(h, "last", time.Hour, &all)
+			w.send(h, "hour", time.Hour)
+			w.at(11 * time.Second)
+			w.send(h, "late", 30*time.Second) // 30 s after the acquisition
+			w.at(12 * time.Second)
+			w.send(h, "last", time.Hour)
+			w.at(30*time.Second - 1)
+			w.wantAnswers()
+			w.at(30*time.Second + 1)
+			w.wantAnswers("hour", "late", "last")
+			w.wantNote("last")
+			same(w, time.Now(), h.Now())
 			w.at(40 * time.Second)
-			if got, now := w.record().Note, h.Now(); got != "last" || !now.Equal(time.Now()) {
-				w.Errorf("the record has %q at %v by the hold", got, now)
-			}
-			w.send(h, "now", 0, &all)
-			w.at(135 * time.Second) // 100 s after the last would be 140 s
-			return nil
-		}, nil)
-		if err != nil || len(all) != 4 || all[0] != (outcome{30 * time.Second, nil}) || all[2] != all[0] || all[3] != (outcome{40 * time.Second, nil}) {
-			w.Errorf("%v; outcomes %v", err, all)
-		}
+			w.send(h, "now", 0)
+			w.at(129 * time.Second) // 100 s after the last would be 140 s
+			w.wantAnswers("now")
+		}))
 		w.wantCalls(1, 3)
 	})
-}
 
-func TestAFloodOfSentChangesIsOneCommitAnInterval(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		var all []outcome
-		if err := h.Run(w.Context(), func(context.Context) error {
-			for w.since() < 301*time.Second {
-				w.send(h, w.since().String(), 30*time.Second, &all)
-				time.Sleep(100 * time.Millisecond)
-			}
-			return nil
-		}, nil); err != nil {
-			w.Error(err)
-		}
-		w.wantCalls(1, 1+10)
-	})
-}
-
-// The store refuses the renewals too, which are tried at their usual times.
-func TestASentChangeThatCannotBeWrittenBringsNoOtherRenewalForward(t *testing.T) {
-	inBubble(t, func(w *fixture) {
+	// The store refuses the renewals too, which are tried at their usual times.
+	inBubble(t, "a change that cannot be written brings no other renewal forward", func(w *fixture) {
 		h := w.acquire()
 		w.faulty.SetPlan(leasetest.Every(leasetest.Swap, leasetest.Refuse))
-		var all []outcome
-		if err := h.Run(w.Context(), func(context.Context) error {
-			w.send(h, "late", 0, &all)
+		check(w, w.run(h, func(context.Context) {
+			w.send(h, "late", 0)
 			w.at(55 * time.Second)
-			return nil
-		}, nil); err != nil || len(all) != 0 {
-			w.Errorf("%v; outcomes %v", err, all)
-		}
+		}))
+		w.wantAnswers()
 		w.wantCalls(2*6, 2*6) // with and without the change, each tenth of a heartbeat
 	})
-}
 
-func TestFinishAndReleaseWriteWhatWasSent(t *testing.T) {
-	for name, end := range map[string]func(h *lease.Hold[job], ctx context.Context) error{
-		"finish": func(h *lease.Hold[job], ctx context.Context) error { return h.End(ctx, lease.Finishing(unchanged)) },
-		"release": func(h *lease.Hold[job], ctx context.Context) error {
-			return h.End(ctx, lease.Releasing(true, unchanged))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *fixture) {
-				h := w.acquire()
-				var all []outcome
-				w.send(h, "last", time.Hour, &all)
-				w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
-				if err := end(h, w.Context()); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "last" {
-					w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
-				}
-			})
-		})
-	}
-}
-
-// A body may wait for a change that it sends after the loss, as a last checkpoint.
-func TestASentChangeIsRefusedAsSoonAsTheLeaseIsLost(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
-		wantLost(w, h.Run(w.Context(), func(ctx context.Context) error {
-			for n := range 2 { // before the loss, where it may have been written, and after it
-				refused := make(chan error, 1)
-				h.Send(noted("late", 0, func(err error) { refused <- err }))
-				err := <-refused
-				if !errors.Is(err, lease.ErrLost) || ctx.Err() == nil {
-					w.Errorf("%v; the body's context: %v", err, ctx.Err())
-				}
-				if unknown := errors.Is(err, lease.ErrUnavailable); unknown != (n == 0) {
-					w.Errorf("change %d: unknown = %v", n, unknown)
-				}
-			}
-			return nil
-		}, nil), lease.OutOfTime)
-	})
-}
-
-// The renewal that goes on until the loss began without the change. Another one would reach no store.
-func TestASentChangeThatWaitsForARenewalUntilTheLossIsNotUnknown(t *testing.T) {
-	for range 20 { // the renewal and the watch end at one time, in any order
-		inBubble(t, func(w *fixture) {
-			h := w.acquire()
-			w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
-			wantLost(w, h.Run(w.Context(), func(context.Context) error {
-				w.at(150 * time.Second) // the renewal began at 100 s
-				refused := make(chan error, 1)
-				h.Send(noted("late", 0, func(err error) { refused <- err }))
-				if err := <-refused; !errors.Is(err, lease.ErrLost) || errors.Is(err, lease.ErrUnavailable) {
-					w.Errorf("%v, want that it was not written", err)
-				}
-				return nil
-			}, nil), lease.OutOfTime)
-		})
-	}
-}
-
-// A run may report a checkpoint of a megabyte ten times a second while the store does not answer.
-func TestAReplacedChangeIsNotKeptWhileACommitHangs(t *testing.T) {
-	inBubble(t, func(w *fixture) {
+	// A run may report a checkpoint of a megabyte ten times a second while the store does not answer.
+	inBubble(t, "a replaced change is not kept while a commit hangs", func(w *fixture) {
 		h := w.acquire()
 		w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
 		h.Start(w.Context(), nil)
@@ -349,208 +200,233 @@ func TestAReplacedChangeIsNotKeptWhileACommitHangs(t *testing.T) {
 		}
 		check(w, h.Stop())
 	})
-}
 
-// Whoever takes the lease after a commit whose reply was lost may have overwritten it.
-func TestASentChangeIsUnknownIfItMayHaveBeenWritten(t *testing.T) {
-	for name, tc := range map[string]struct {
-		first   leasetest.Fault
-		unknown bool
-	}{
-		"written, the reply lost":      {leasetest.DropAfter, true},
-		"not written, the answer lost": {leasetest.DropBefore, true},
-		"not written":                  {leasetest.None, false},
-		"refused by the store":         {leasetest.Refuse, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *fixture) {
-				h := w.acquire()
-				take := func() { w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token = "them", 2 }) }
-				if tc.first == leasetest.None {
-					take()
-				}
-				w.faulty.SetPlan(func(c leasetest.Call) leasetest.Fault {
-					if c.Op == leasetest.Load && c.N == 1 && tc.first != leasetest.None {
-						take()
-					}
-					return leasetest.On(leasetest.Swap, tc.first)(c)
-				})
-				var all []outcome
-				w.send(h, "sent", 0, &all)
-				wantErr(w, h.Renew(w.Context()), lease.ErrLost)
-				if len(all) != 1 || errors.Is(all[0].err, lease.ErrUnavailable) != tc.unknown {
-					w.Errorf("outcomes %v, want unknown %v", all, tc.unknown)
-				}
-			})
-		})
-	}
-}
-
-// The run ends during the commit of the first change. If a second change has replaced the
-// first one, both are done with it.
-func TestWhatARenewalCouldNotWriteIsWrittenByTheFinishUnlessItIsReplaced(t *testing.T) {
-	for name, notes := range map[string][]string{"alone": {"old"}, "replaced": {"old", "new"}} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *fixture) {
-				h := w.acquire()
-				w.faulty.SetPlan(leasetest.Every(leasetest.Swap, leasetest.Unavailable))
-				var all []outcome
-				err := h.Run(w.Context(), func(context.Context) error {
-					for _, s := range notes {
-						w.send(h, s, 0, &all)
-						time.Sleep(time.Second)
-					}
-					return nil
-				}, nil)
-				if err != nil || len(all) != 0 {
-					w.Errorf("%v; outcomes %v, want none before the commit", err, all)
-				}
-				w.faulty.SetPlan(nil)
-				if err := h.End(w.Context(), lease.Finishing(unchanged)); err != nil || len(all) != len(notes) || all[len(notes)-1].err != nil {
-					w.Errorf("%v; outcomes %v", err, all)
-				}
-				if got, want := w.record().Note, notes[len(notes)-1]; got != want {
-					w.Errorf("the record has %q, want %q", got, want)
-				}
-			})
-		})
-	}
-}
-
-func TestStopEndsTheContextOfStart(t *testing.T) {
-	inBubble(t, func(w *fixture) {
+	inBubble(t, "a change that is sent during a commit waits for the next", func(w *fixture) {
 		h := w.acquire()
-		ctx := h.Start(w.Context(), nil)
-		check(w, h.Stop())
-		wantErr(w, ctx.Err(), context.Canceled)
+		w.faulty.SetPlan(before(leasetest.Swap, 1, func() { w.send(h, "second", time.Hour) }))
+		w.send(h, "first", 0)
+		check(w, h.Flush(w.Context()))
+		w.wantAnswers("first")
+		w.wantNote("first")
+		check(w, h.Flush(w.Context()))
+		w.wantAnswers("second")
+		w.wantNote("second")
 	})
-}
 
-// The outcome of a change counts for the change that it has replaced, which a failed renewal may have written.
-func TestAChangeThatReplacesAnUnknownOneIsUnknown(t *testing.T) {
-	inBubble(t, func(w *fixture) {
+	inBubble(t, "of two changes of a part the later is called written", func(w *fixture) {
 		h := w.acquire()
-		var all []outcome
-		w.send(h, "old", time.Hour, &all)
-		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
-		defer cancel()
-		w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
-		wantErr(w, h.Renew(ctx), lease.ErrUnavailable)
-		w.faulty.SetPlan(nil)
-		w.send(h, "new", time.Hour, &all)
-		w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token = "them", 2 })
-		wantErr(w, h.Renew(w.Context()), lease.ErrLost)
-		if len(all) != 2 || !errors.Is(all[0].err, lease.ErrUnavailable) || all[1] != all[0] {
-			w.Errorf("outcomes %v; want two that are unknown", all)
+		for _, s := range []string{"old", "new"} {
+			written := w.answer(s + " written")
+			h.Send(lease.Change[job]{Part: "note", Set: note(s), Done: w.answer(s), Written: written})
 		}
+		check(w, h.Flush(w.Context()))
+		w.wantAnswers("new written", "old", "new")
+		check(w, h.Flush(w.Context())) // nothing waits
+		w.wantCalls(1, 2)
 	})
-}
 
-// The work may send a change when it learns of the loss.
-func TestTheStopAfterALossAnswersWhatWasSent(t *testing.T) {
-	inBubble(t, func(w *fixture) {
-		h := w.acquire()
-		w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
-		<-h.Start(w.Context(), nil).Done()
-		var all []outcome
-		w.send(h, "late", 0, &all)
-		wantLost(w, h.Stop(), lease.OutOfTime)
-		if len(all) != 1 || !errors.Is(all[0].err, lease.ErrLost) || errors.Is(all[0].err, lease.ErrUnavailable) {
-			w.Errorf("outcomes %v; want the loss", all)
-		}
-	})
-}
-
-// A change of a part replaces the whole of it, so it begins with what is pending.
-func TestAChangeIsDecidedOnTheRecordAsEarlierOnesLeaveIt(t *testing.T) {
-	inBubble(t, func(w *fixture) {
+	// A change of a part replaces the whole of it, so it begins with what is pending.
+	inBubble(t, "a change is decided on the record as earlier ones leave it", func(w *fixture) {
 		h := w.acquire()
 		for _, s := range []string{"a", "b", "c"} {
 			add := func(d job) (func(*job), error) { return note(d.Note + s), nil }
 			h.Send(lease.Change[job]{Part: "note", Decide: add})
 		}
-		err := h.End(w.Context(), lease.Finishing(func(j *job) { j.Note += "!" })) // its own change is the last
-		if err != nil || w.record().Note != "abc!" {
-			w.Errorf("%v; note %q, want abc!", err, w.record().Note)
-		}
+		own := func(j *job) { j.Note += "!" } // the last
+		check(w, h.End(w.Context(), lease.Finishing(own)))
+		w.wantNote("abc!")
 	})
 }
 
-// The first of an end's own changes gives way before what was sent.
-func TestAnEndPrefersWhatWasSentToItsFirstChange(t *testing.T) {
-	inBubble(t, func(w *fixture) {
+func TestHold_SendLost(t *testing.T) {
+	// A body may wait for a change that it sends after the loss, as a last checkpoint.
+	inBubble(t, "a change is answered as soon as the lease is lost", func(w *fixture) {
 		h := w.acquire()
-		var all []outcome
-		other := noted("sent", time.Hour, func(err error) { all = append(all, outcome{w.since(), err}) })
-		other.Set = func(j *job) { j.Note += "sent " }
-		h.Send(other)
-		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
-		add := func(s string) func(*job) { return func(j *job) { j.Note += s } }
-		check(w, h.End(w.Context(), lease.Releasing(false, add("first"), add("second"))))
-		if w.record().Note != "sent second" || len(all) != 1 || all[0].err != nil {
-			w.Errorf("note %q; outcomes %v", w.record().Note, all)
-		}
+		w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
+		wantLost(w, w.run(h, func(ctx context.Context) {
+			w.send(h, "before", 0)
+			<-ctx.Done()
+			synctest.Wait()
+			w.wantAnswers("before lost unknown")
+			w.send(h, "after", 0)
+			synctest.Wait()
+			w.wantAnswers("after lost")
+		}), lease.OutOfTime)
 	})
-}
 
-// The store refuses the finish's own change, as it does without what is carried.
-func TestARefusedFinishKeepsWhatIsCarriedForTheNext(t *testing.T) {
-	inBubble(t, func(w *fixture) {
+	// The renewal that goes on until the loss began without the change. Another one would reach no store.
+	for range 20 { // the renewal and the watch end at one time, in any order
+		inBubble(t, "a change that waits for a renewal until the loss is not unknown", func(w *fixture) {
+			h := w.acquire()
+			w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
+			wantLost(w, w.run(h, func(ctx context.Context) {
+				w.at(150 * time.Second) // the renewal began at 100 s
+				w.send(h, "late", 0)
+				<-ctx.Done()
+				synctest.Wait()
+				w.wantAnswers("late lost")
+			}), lease.OutOfTime)
+		})
+	}
+
+	// The work may send a change when it learns of the loss.
+	inBubble(t, "a stop after a loss answers what was sent", func(w *fixture) {
 		h := w.acquire()
-		var all []outcome
-		w.send(h, "sent", time.Hour, &all)
-		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse, leasetest.Refuse))
-		if wantErr(w, h.End(w.Context(), lease.Finishing(note("too large"))), lease.ErrRefused); len(all) != 0 {
-			w.Errorf("outcomes %v of what was not refused", all)
-		}
-		if err := h.End(w.Context(), lease.Finishing(unchanged)); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "sent" {
-			w.Errorf("%v; outcomes %v; note %q", err, all, w.record().Note)
-		}
+		w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
+		<-h.Start(w.Context(), nil).Done()
+		w.send(h, "late", 0)
+		wantLost(w, h.Stop(), lease.OutOfTime)
+		w.wantAnswers("late lost")
 	})
-}
 
-func TestALossFoundByTheCallersHeartbeatRefusesWhatIsPending(t *testing.T) {
-	inBubble(t, func(w *fixture) {
+	// Whoever takes the lease after a commit whose reply was lost may have overwritten it.
+	for name, c := range map[string]struct {
+		first  leasetest.Fault
+		taken  leasetest.Op // before the first of these
+		answer string
+	}{
+		"the reply is lost":            {leasetest.DropAfter, leasetest.Load, "sent lost unknown"},
+		"the lease is taken before":    {leasetest.None, leasetest.Swap, "sent lost"},
+		"the store refuses the change": {leasetest.Refuse, leasetest.Load, "sent lost"},
+	} {
+		inBubble(t, "a change is unknown if it may have been written, "+name, func(w *fixture) {
+			h := w.acquire()
+			w.faulty.SetPlan(leasetest.Any(before(c.taken, 1, w.steal), leasetest.On(leasetest.Swap, c.first)))
+			w.send(h, "sent", 0)
+			wantErr(w, h.Renew(w.Context()), lease.ErrLost)
+			w.wantAnswers(c.answer)
+		})
+	}
+
+	// The outcome of a change counts for the change that it has replaced, which a failed renewal may
+	// have written.
+	inBubble(t, "a change that replaces an unknown one is unknown", func(w *fixture) {
 		h := w.acquire()
-		var all []outcome
+		w.send(h, "old", time.Hour)
+		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+		defer cancel()
+		w.faulty.SetPlan(leasetest.Always(leasetest.Unavailable))
+		wantErr(w, h.Renew(ctx), lease.ErrUnavailable)
+		w.faulty.SetPlan(nil)
+		w.send(h, "new", time.Hour)
+		w.steal()
+		wantErr(w, h.Renew(w.Context()), lease.ErrLost)
+		w.wantAnswers("old lost unknown", "new lost unknown")
+	})
+
+	inBubble(t, "a loss found by the caller's heartbeat answers what is pending", func(w *fixture) {
+		h := w.acquire()
 		watched := h.Watch(w.Context())
-		w.send(h, "late", time.Hour, &all)
-		w.rewrite(func(j *job) { j.Lease.Owner, j.Lease.Token, j.Note = "them", 2, "theirs" })
-		w.rewrite(func(j *job) { j.Lease.ExpiresAt = j.Lease.ExpiresAt.Add(time.Hour) }) // not the trust in ours
-		err := h.Renew(w.Context())
-		if !errors.Is(err, lease.ErrLost) || len(all) != 1 || !errors.Is(all[0].err, lease.ErrLost) || h.Doc().Note != "theirs" {
-			w.Errorf("%v; outcomes %v; read %+v", err, all, h.Doc())
-		}
-		if <-watched.Done(); w.since() != 270*time.Second {
-			w.Errorf("ended at %v; want the end of trust, at 270s", w.since())
-		}
+		w.send(h, "late", time.Hour)
+		w.steal()
+		w.rewrite(func(j *job) { j.Note, j.Lease.ExpiresAt = "theirs", j.Lease.ExpiresAt.Add(time.Hour) })
+		wantErr(w, h.Renew(w.Context()), lease.ErrLost)
+		w.wantAnswers("late lost")
+		same(w, "theirs", h.Doc().Note)
+		<-watched.Done()
+		w.wantSince(270 * time.Second) // the end of trust in ours
 		wantLost(w, context.Cause(watched), lease.OutOfTime)
 		wantLost(w, h.Stop(), lease.OutOfTime)
 	})
 }
 
+func TestHold_End(t *testing.T) {
+	for name, end := range map[string]lease.Ending[job]{
+		"a finish":  lease.Finishing(unchanged),
+		"a release": lease.Releasing(true, unchanged),
+	} {
+		inBubble(t, name+" writes what was sent", func(w *fixture) {
+			h := w.acquire()
+			w.send(h, "sent", time.Hour)
+			w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
+			check(w, h.End(w.Context(), end))
+			w.wantAnswers("sent")
+			w.wantNote("sent")
+		})
+	}
+
+	// The run ends during the commit of the first change. The second change has replaced that one.
+	inBubble(t, "it writes what a renewal could not", func(w *fixture) {
+		h := w.acquire()
+		w.faulty.SetPlan(leasetest.Every(leasetest.Swap, leasetest.Unavailable))
+		check(w, w.run(h, func(context.Context) {
+			w.send(h, "old", 0)
+			time.Sleep(time.Second)
+			w.send(h, "new", 0)
+			time.Sleep(time.Second)
+		}))
+		w.wantAnswers()
+		w.faulty.SetPlan(nil)
+		check(w, h.End(w.Context(), lease.Finishing(unchanged)))
+		w.wantAnswers("old", "new")
+		w.wantNote("new")
+	})
+
+	inBubble(t, "its first change gives way before what was sent", func(w *fixture) {
+		h := w.acquire()
+		add := func(s string) func(*job) { return func(j *job) { j.Note += s } }
+		h.Send(lease.Change[job]{Part: "note", Set: add("sent "), Delay: time.Hour, Done: w.answer("sent")})
+		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
+		check(w, h.End(w.Context(), lease.Releasing(false, add("first"), add("second"))))
+		w.wantAnswers("sent")
+		w.wantNote("sent second")
+	})
+
+	// The store refuses the finish's own change, also without what is pending.
+	inBubble(t, "a refused finish keeps what is pending for the next", func(w *fixture) {
+		h := w.acquire()
+		w.send(h, "sent", time.Hour)
+		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse, leasetest.Refuse))
+		wantErr(w, w.finish(h, "too large"), lease.ErrRefused)
+		w.wantAnswers()
+		check(w, h.End(w.Context(), lease.Finishing(unchanged)))
+		w.wantAnswers("sent")
+		w.wantNote("sent")
+	})
+
+	for name, taken := range map[string]bool{"not taken over": false, "another took over": true} {
+		inBubble(t, "a finish after trust has ended is fenced, "+name, func(w *fixture) {
+			h := w.acquire()
+			w.at(time.Hour)
+			if !taken {
+				check(w, w.finish(h, "result"))
+				w.wantSame(completed("result"))
+				return
+			}
+			theirs, err := w.takeOver("w/2")
+			check(w, err)
+			wantLost(w, w.finish(h, "result"), lease.Taken)
+			w.wantSame(job{Lease: theirs})
+		})
+	}
+
+	// Another has acquired and released the lease since the try that was dropped.
+	inBubble(t, "a release is not taken for another's", func(w *fixture) {
+		h := w.acquire()
+		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropBefore))
+		w.rewrite(func(j *job) { j.Lease = lease.Lease{Token: 2, Attempts: 2} })
+		wantLost(w, w.release(h, "mine"), lease.Taken)
+	})
+}
+
 // It ends with its body, and the next renewal chooses its expiry in the same millisecond, which may be
 // the acquisition's too.
-func TestARenewalWrittenUnseenIsNotTakenForTheNext(t *testing.T) {
+func TestHold_Renew(t *testing.T) {
 	for unseen, acquired := range map[int]time.Duration{1: 0, 3: time.Second} {
-		inBubble(t, func(w *fixture) {
+		inBubble(t, "one that was written unseen is not taken for the next, "+acquired.String(), func(w *fixture) {
 			h := w.acquire()
 			w.at(acquired)
 			for range unseen {
 				ctx, cancel := context.WithTimeout(w.Context(), time.Microsecond)
 				w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
-				err := h.Renew(ctx)
+				wantErr(w, h.Renew(ctx), lease.ErrUnavailable)
 				cancel()
-				if !errors.Is(err, lease.ErrUnavailable) {
-					w.Errorf("error %v, want ErrUnavailable", err)
-				}
 			}
 			w.faulty.SetPlan(nil)
-			var all []outcome
-			w.send(h, "sent", 0, &all)
-			if err := h.Renew(w.Context()); err != nil || len(all) != 1 || all[0].err != nil || w.record().Note != "sent" {
-				w.Errorf("%v after %v; outcomes %v; note %q", err, acquired, all, w.record().Note)
-			}
+			w.send(h, "sent", 0)
+			check(w, h.Renew(w.Context()))
+			w.wantAnswers("sent")
+			w.wantNote("sent")
 		})
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"taskguard/lease"
 )
 
@@ -18,204 +16,254 @@ var (
 )
 
 // leased returns a lease that "me" holds until noon.
-func leased(change ...func(*lease.Lease)) lease.Lease {
+func leased(changes ...func(*lease.Lease)) lease.Lease {
 	l := lease.Lease{Owner: "me", Token: 7, Attempts: 2, HeartbeatAt: noon.Add(-300 * time.Second), ExpiresAt: noon}
-	for _, f := range change {
-		f(&l)
+	for _, change := range changes {
+		change(&l)
 	}
 	return l
 }
 
-func freed(l *lease.Lease) { l.Owner, l.HeartbeatAt, l.ExpiresAt = "", time.Time{}, time.Time{} }
-
+func freed(l *lease.Lease)    { l.Owner, l.HeartbeatAt, l.ExpiresAt = "", time.Time{}, time.Time{} }
 func finished(l *lease.Lease) { l.Finished = true }
+func spent(l *lease.Lease)    { l.Attempts = 3 }
 
 func TestAcquire(t *testing.T) {
-	stolen := leased(func(l *lease.Lease) {
-		l.Owner, l.Token, l.Attempts, l.HeartbeatAt, l.ExpiresAt = "you", 8, 3, noon, noon.Add(300*time.Second)
-	})
-	gaveUp := lease.Lease{Token: 8, Attempts: 3, Finished: true, FinishedBy: "you"}
-	spent := func(l *lease.Lease) { l.Attempts = 3 }
-	cases := map[string]struct {
-		lease lease.Lease
-		now   time.Time
-		want  lease.Lease
-		err   error
-	}{
-		"one never leased":                             {lease.Lease{}, noon, lease.Lease{Owner: "you", Token: 1, Attempts: 1, HeartbeatAt: noon, ExpiresAt: noon.Add(300 * time.Second)}, nil},
-		"a freed one":                                  {leased(freed), noon, stolen, nil},
-		"one that expires now is expired":              {leased(), noon, stolen, nil},
-		"one that expires in a nanosecond is held":     {leased(), noon.Add(-1), leased(), &lease.HeldError{Owner: "me", Token: 7, ExpiresAt: noon, Remaining: 1}},
-		"one without an expiry is stale":               {leased(func(l *lease.Lease) { l.ExpiresAt = time.Time{} }), noon, stolen, nil},
-		"an expiry without an owner holds nothing":     {leased(func(l *lease.Lease) { l.Owner, l.ExpiresAt = "", noon.Add(time.Hour) }), noon, stolen, nil},
-		"one of the same owner is held too":            {leased(func(l *lease.Lease) { l.Owner = "you" }), noon.Add(-1), leased(func(l *lease.Lease) { l.Owner = "you" }), &lease.HeldError{Owner: "you", Token: 7, ExpiresAt: noon, Remaining: 1}},
-		"finished comes before held":                   {leased(finished), noon.Add(-1), leased(finished), lease.ErrFinished},
-		"finished comes before exhausted":              {leased(finished, spent), noon, leased(finished, spent), lease.ErrFinished},
-		"held comes before exhausted":                  {leased(spent), noon.Add(-1), leased(spent), &lease.HeldError{Owner: "me", Token: 7, ExpiresAt: noon, Remaining: 1}},
-		"exhausted comes before taking":                {leased(spent), noon, gaveUp, lease.ErrExhausted},
-		"the last attempt is granted":                  {leased(), noon, stolen, nil},
-		"heartbeat and expiry are in whole millis":     {leased(freed), noon.Add(999 * time.Microsecond), stolen, nil},
-		"who finished it before it was reopened stays": {leased(freed, func(l *lease.Lease) { l.FinishedBy = "old" }), noon, func() lease.Lease { l := stolen; l.FinishedBy = "old"; return l }(), nil},
+	// "you" acquires at noon.
+	taken := lease.Lease{
+		Owner: "you", Token: 8, Attempts: 3, HeartbeatAt: noon, ExpiresAt: noon.Add(300 * time.Second),
 	}
-	for name, c := range cases {
+	never, reopened := taken, taken
+	never.Token, never.Attempts, reopened.FinishedBy = 1, 1, "old"
+	undated := func(l *lease.Lease) { l.ExpiresAt = time.Time{} }
+	unowned := func(l *lease.Lease) { l.Owner, l.ExpiresAt = "", noon.Add(time.Hour) }
+	byOld := func(l *lease.Lease) { l.FinishedBy = "old" }
+	for name, c := range map[string]struct{ was, want lease.Lease }{
+		"one that was never leased":                       {lease.Lease{}, never},
+		"a freed one":                                     {leased(freed), taken},
+		"one that expires now is expired":                 {leased(), taken},
+		"one without an expiry is stale":                  {leased(undated), taken},
+		"an expiry without an owner holds nothing":        {leased(unowned), taken},
+		"who finished it before it was reopened is known": {leased(freed, byOld), reopened},
+	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := lease.Acquire(c.lease, c.now, "you", policy)
-			var held *lease.HeldError
-			if errors.As(c.err, &held) {
-				same(t, c.err, err)
-			} else if !errors.Is(err, c.err) {
-				t.Errorf("err = %v; want %v", err, c.err)
-			}
+			got, err := lease.Acquire(c.was, noon, "you", policy)
+			fatal(t, err)
 			same(t, c.want, got)
 		})
 	}
+
+	t.Run("the times are in whole milliseconds", func(t *testing.T) {
+		got, err := lease.Acquire(leased(freed), noon.Add(999*time.Microsecond), "you", policy)
+		fatal(t, err)
+		same(t, taken, got)
+	})
+	t.Run("without a limit nothing is exhausted", func(t *testing.T) {
+		got, err := lease.Acquire(lease.Lease{Attempts: math.MaxInt32}, noon, "you", lease.Policy{})
+		fatal(t, err)
+		same(t, noon.Add(lease.DefaultTTL), got.ExpiresAt)
+	})
+	t.Run("the first token of a fresh lease is its time in microseconds", func(t *testing.T) {
+		got, err := lease.Acquire(lease.Fresh(noon), noon, "me", policy)
+		fatal(t, err)
+		same(t, lease.Grant{Owner: "me", Token: noon.UnixMicro()}, got.Grant())
+	})
 }
 
-func TestAcquireWithoutALimitNeverExhausts(t *testing.T) {
-	l, err := lease.Acquire(lease.Lease{Attempts: math.MaxInt32}, noon, "you", lease.Policy{})
-	if err != nil || l.ExpiresAt != noon.Add(lease.DefaultTTL) {
-		t.Errorf("%+v, %v", l, err)
-	}
-}
-
-func TestRenewAndFinishAreForTheHolderAlone(t *testing.T) {
-	cases := map[string]struct {
-		lease  lease.Lease
-		grant  lease.Grant
-		reason string // of the loss; none
-		adopts bool
+func TestAcquire_Refused(t *testing.T) {
+	for name, c := range map[string]struct {
+		was  lease.Lease
+		left time.Duration // until the expiry
+		want error         // nil: it is held
 	}{
-		"held":                      {leased(), mine, "", false},
-		"another's token":           {leased(), lease.Grant{Owner: "me", Token: 6}, lease.Taken, false},
-		"another owner":             {leased(), lease.Grant{Owner: "you", Token: 7}, lease.Taken, false},
-		"released":                  {leased(freed), mine, lease.Taken, false},
-		"released, no owner":        {leased(freed), lease.Grant{Token: 7}, lease.Taken, false},
-		"finished":                  {leased(finished), mine, lease.Finished, true},
-		"finished, another's token": {leased(finished), lease.Grant{Owner: "me", Token: 6}, lease.Finished, false},
-		"finished, another owner":   {leased(finished), lease.Grant{Owner: "you", Token: 7}, lease.Finished, false},
-		"finished and released":     {leased(finished, freed), lease.Grant{Token: 7}, lease.Finished, false},
-	}
-	for name, c := range cases {
+		"one that expires in a nanosecond is held": {leased(), 1, nil},
+		"one of the same owner is held too":        {leased(func(l *lease.Lease) { l.Owner = "you" }), 1, nil},
+		"held comes before exhausted":              {leased(spent), 1, nil},
+		"finished comes before held":               {leased(finished), 1, lease.ErrFinished},
+		"finished comes before exhausted":          {leased(finished, spent), 0, lease.ErrFinished},
+	} {
 		t.Run(name, func(t *testing.T) {
-			wantExtended, wantFinished := c.lease, c.lease
-			if c.reason == "" {
-				later := noon.Add(time.Hour)
-				wantExtended.HeartbeatAt, wantExtended.ExpiresAt = later, later.Add(300*time.Second)
-				wantFinished = lease.Lease{Token: 7, Attempts: 2, Finished: true, FinishedBy: "me"}
+			got, err := lease.Acquire(c.was, noon.Add(-c.left), "you", policy)
+			same(t, c.was, got)
+			if c.want != nil {
+				wantErr(t, err, c.want)
+				return
 			}
-			check := func(verb string, got, want lease.Lease, err error) {
-				same(t, want, got)
-				if c.reason != "" {
-					wantLost(t, err, c.reason)
-				} else if err != nil {
-					t.Errorf("%s: %v", verb, err)
-				}
-			}
-			// An hour after the expiry, a lease that was not taken is revived.
-			got, err := lease.Renew(c.lease, noon.Add(time.Hour+time.Microsecond), c.grant, policy)
-			check("extend", got, wantExtended, err)
-			got, err = lease.Finish(c.lease, c.grant)
-			check("finish", got, wantFinished, err)
-			wantAdopted := c.lease
-			if c.adopts {
-				wantAdopted = lease.Lease{Token: 7, Attempts: 2, Finished: true, FinishedBy: "me"}
-			}
-			got, err = lease.Adopt(c.lease, c.grant)
-			if diff := cmp.Diff(wantAdopted, got); diff != "" || errors.Is(err, lease.ErrLost) == c.adopts {
-				t.Errorf("adopt: %v (-want +got):\n%s", err, diff)
-			}
+			same(t, &lease.HeldError{Owner: c.was.Owner, Token: 7, ExpiresAt: noon, Remaining: 1}, err)
+		})
+	}
+	t.Run("exhausted comes before taking", func(t *testing.T) {
+		got, err := lease.Acquire(leased(spent), noon, "you", policy)
+		wantErr(t, err, lease.ErrExhausted)
+		same(t, lease.Lease{Token: 8, Attempts: 3, Finished: true, FinishedBy: "you"}, got)
+	})
+}
+
+// Renew, Finish and Release are for the holder alone, and leave another's lease as it is.
+func TestLost(t *testing.T) {
+	rules := map[string]func(l lease.Lease, g lease.Grant) (lease.Lease, error){
+		"renew":   func(l lease.Lease, g lease.Grant) (lease.Lease, error) { return lease.Renew(l, noon, g, policy) },
+		"finish":  lease.Finish,
+		"release": func(l lease.Lease, g lease.Grant) (lease.Lease, error) { return lease.Release(l, g, true) },
+	}
+	for name, c := range map[string]struct {
+		was    lease.Lease
+		grant  lease.Grant
+		reason string
+	}{
+		"another token":      {leased(), lease.Grant{Owner: "me", Token: 6}, lease.Taken},
+		"another owner":      {leased(), lease.Grant{Owner: "you", Token: 7}, lease.Taken},
+		"released":           {leased(freed), mine, lease.Taken},
+		"released, no owner": {leased(freed), lease.Grant{Token: 7}, lease.Taken},
+		"finished":           {leased(finished), mine, lease.Finished},
+	} {
+		for verb, rule := range rules {
+			t.Run(verb+", "+name, func(t *testing.T) {
+				got, err := rule(c.was, c.grant)
+				wantLost(t, err, c.reason)
+				same(t, c.was, got)
+			})
+		}
+	}
+}
+
+// An hour after its expiry, a lease that was not taken is revived.
+func TestRenew(t *testing.T) {
+	later := noon.Add(time.Hour)
+	got, err := lease.Renew(leased(), later.Add(time.Microsecond), mine, policy)
+	fatal(t, err)
+	same(t, leased(func(l *lease.Lease) { l.HeartbeatAt, l.ExpiresAt = later, later.Add(300*time.Second) }), got)
+}
+
+func TestFinish(t *testing.T) {
+	got, err := lease.Finish(leased(), mine)
+	fatal(t, err)
+	same(t, lease.Lease{Token: 7, Attempts: 2, Finished: true, FinishedBy: "me"}, got)
+}
+
+func TestAdopt(t *testing.T) {
+	got, err := lease.Adopt(leased(finished), mine)
+	fatal(t, err)
+	same(t, lease.Lease{Token: 7, Attempts: 2, Finished: true, FinishedBy: "me"}, got)
+	for name, c := range map[string]struct {
+		was   lease.Lease
+		grant lease.Grant
+	}{
+		"unfinished":    {leased(), mine},
+		"another token": {leased(finished), lease.Grant{Owner: "me", Token: 6}},
+		"released":      {leased(finished, freed), lease.Grant{Token: 7}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := lease.Adopt(c.was, c.grant)
+			wantErr(t, err, lease.ErrLost)
+			same(t, c.was, got)
 		})
 	}
 }
 
 func TestRelease(t *testing.T) {
-	free := lease.Lease{Token: 7, Attempts: 2}
-	cases := map[string]struct {
-		lease  lease.Lease
-		grant  lease.Grant
-		refund bool
-		want   lease.Lease
+	for name, c := range map[string]struct {
+		attempts int
+		refund   bool
+		want     int
 	}{
-		"ours":                          {leased(), mine, false, free},
-		"ours, with a refund":           {leased(), mine, true, lease.Lease{Token: 7, Attempts: 1}},
-		"a refund never goes below 0":   {leased(func(l *lease.Lease) { l.Attempts = 0 }), mine, true, lease.Lease{Token: 7}},
-		"another's is left unchanged":   {leased(), lease.Grant{Owner: "you", Token: 7}, true, leased()},
-		"a later one of the same owner": {leased(), lease.Grant{Owner: "me", Token: 6}, true, leased()},
-		"a finished one":                {leased(finished), mine, true, leased(finished)},
-		"a free one":                    {free, lease.Grant{Token: 7}, true, free},
-	}
-	for name, c := range cases {
+		"it counts":                   {2, false, 2},
+		"a refund":                    {2, true, 1},
+		"a refund never goes below 0": {0, true, 0},
+	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := lease.Release(c.lease, c.grant, c.refund)
-			same(t, c.want, got)
-			if unchanged := got == c.lease; unchanged != errors.Is(err, lease.ErrLost) {
-				t.Errorf("err = %v", err)
-			}
+			got, err := lease.Release(leased(func(l *lease.Lease) { l.Attempts = c.attempts }), mine, c.refund)
+			fatal(t, err)
+			same(t, lease.Lease{Token: 7, Attempts: c.want}, got)
 		})
 	}
 }
 
-func TestUnlockFreesTheLeaseOfAnyOwner(t *testing.T) {
-	want := lease.Lease{Token: 7, Attempts: 2}
-	same(t, want, lease.Unlock(leased()))
-}
+func TestUnlock(t *testing.T) { same(t, lease.Lease{Token: 7, Attempts: 2}, lease.Unlock(leased())) }
 
 func TestReopen(t *testing.T) {
 	if _, err := lease.Reopen(leased(), noon.Add(-1)); !errors.As(err, new(*lease.HeldError)) {
 		t.Errorf("held: %v; want a HeldError", err)
 	}
 	for name, l := range map[string]lease.Lease{"expired": leased(), "finished": leased(finished)} {
-		got, err := lease.Reopen(l, noon)
-		if diff := cmp.Diff(lease.Lease{Token: 7}, got); diff != "" || err != nil {
-			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
-		}
+		t.Run(name, func(t *testing.T) {
+			got, err := lease.Reopen(l, noon)
+			fatal(t, err)
+			same(t, lease.Lease{Token: 7}, got)
+		})
 	}
 }
 
-func TestARecordIsOrphanedIfItIsUnfinishedAndFree(t *testing.T) {
+func TestCancel(t *testing.T) {
+	got, err := lease.Cancel(leased(), "by")
+	fatal(t, err)
+	same(t, lease.Lease{Token: 8, Attempts: 2, Finished: true, FinishedBy: "by"}, got)
+
+	before := lease.Lease{Token: 7, Finished: true, FinishedBy: "w/1"}
+	got, err = lease.Cancel(before, "by")
+	wantErr(t, err, lease.ErrFinished)
+	same(t, before, got)
+}
+
+// A record is orphaned if it is unfinished and free.
+func TestOrphaned(t *testing.T) {
 	for name, c := range map[string]struct {
-		lease lease.Lease
-		now   time.Time
-		want  bool
+		was  lease.Lease
+		left time.Duration
+		want bool
 	}{
-		"a freed one":                     {leased(freed), noon, true},
-		"held":                            {leased(), noon.Add(-1), false},
-		"one that expires now is expired": {leased(), noon, true},
-		"finished, with a stale lock":     {leased(finished), noon, false},
+		"a freed one":                     {leased(freed), 0, true},
+		"held":                            {leased(), 1, false},
+		"one that expires now is expired": {leased(), 0, true},
+		"finished, with a stale lock":     {leased(finished), 0, false},
 	} {
-		if got := lease.Orphaned(c.lease, c.now); got != c.want {
-			t.Errorf("%s: orphaned = %v; want %v", name, got, c.want)
-		}
+		t.Run(name, func(t *testing.T) { same(t, c.want, lease.Orphaned(c.was, noon.Add(-c.left))) })
 	}
 }
 
-func TestPresumeCountsFromTheHeartbeatElseFromTheUpdate(t *testing.T) {
-	beat, updated := noon, noon.Add(time.Minute)
-	if got, want := lease.AssumedExpiry(beat, updated, policy), noon.Add(300*time.Second); !got.Equal(want) {
-		t.Errorf("from the heartbeat: %v; want %v", got, want)
-	}
-	if got, want := lease.AssumedExpiry(time.Time{}, updated, lease.Policy{}), updated.Add(lease.DefaultTTL); !got.Equal(want) {
-		t.Errorf("from the update: %v; want %v", got, want)
-	}
+// It counts from the heartbeat, or else from the last update.
+func TestAssumedExpiry(t *testing.T) {
+	updated := noon.Add(time.Minute)
+	same(t, noon.Add(300*time.Second), lease.AssumedExpiry(noon, updated, policy))
+	same(t, updated.Add(lease.DefaultTTL), lease.AssumedExpiry(time.Time{}, updated, lease.Policy{}))
 }
 
 // The store's clock is an hour ahead: trust lasts for the distance between that and
 // the expiry, from the start of the call.
-func TestTrustCountsFromTheStartOfTheCall(t *testing.T) {
-	asked := noon
+func TestTrusted(t *testing.T) {
 	at := noon.Add(time.Hour)
-	l := lease.Lease{ExpiresAt: at.Add(200 * time.Second)}
-	if got, want := lease.Trusted(l, at, asked, policy), noon.Add(170*time.Second); !got.Equal(want) {
-		t.Errorf("trusted until %v; want %v", got, want)
+	trusted := func(left time.Duration) time.Time {
+		return lease.Trusted(lease.Lease{ExpiresAt: at.Add(left)}, at, noon, policy)
 	}
-	l.ExpiresAt = at.Add(-time.Second)
-	if got := lease.Trusted(l, at, asked, policy); !got.Before(asked) {
-		t.Errorf("an expired lease is trusted until %v", got)
+	same(t, noon.Add(170*time.Second), trusted(200*time.Second))
+	same(t, noon.Add(-31*time.Second), trusted(-time.Second))
+}
+
+func TestCredible(t *testing.T) {
+	for ahead, want := range map[time.Duration]bool{
+		-time.Hour: true, lease.MaxAhead: true, lease.MaxAhead + 1: false,
+	} {
+		t.Run(ahead.String(), func(t *testing.T) { same(t, want, lease.Credible(noon.Add(ahead), noon)) })
 	}
 }
 
-func TestPolicyCheck(t *testing.T) {
-	cases := map[string]struct {
+// An expiry is distinct from the last that was tried.
+func TestDistinct(t *testing.T) {
+	const ms = time.Millisecond
+	for name, c := range map[string]struct{ tried, want time.Duration }{
+		"earlier":                  {-ms, 0},
+		"the same":                 {0, ms},
+		"later":                    {5 * ms, 6 * ms},
+		"the clock has been reset": {time.Hour, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			same(t, noon.Add(c.want), lease.Distinct(lease.Lease{ExpiresAt: noon}, noon.Add(c.tried)).ExpiresAt)
+		})
+	}
+}
+
+func TestPolicy_Check(t *testing.T) {
+	for name, c := range map[string]struct {
 		policy lease.Policy
 		ok     bool
 	}{
@@ -226,77 +274,21 @@ func TestPolicyCheck(t *testing.T) {
 		"over twelve hours":            {lease.Policy{TTL: 12*time.Hour + 1}, false},
 		"a second":                     {lease.Policy{TTL: time.Second}, true},
 		"under a second":               {lease.Policy{TTL: time.Second - 1}, false},
-		"a heartbeat beyond the TTL":   {lease.Policy{Heartbeat: lease.DefaultTTL}, false},
-		"a heartbeat of 146 years":     {lease.Policy{Heartbeat: 1 << 62}, false},
 		"the longest heartbeat":        {lease.Policy{Heartbeat: math.MaxInt64}, false},
 		"a negative TTL":               {lease.Policy{TTL: -time.Hour}, false},
 		"a negative heartbeat":         {lease.Policy{Heartbeat: -1}, false},
 		"a negative limit of attempts": {lease.Policy{MaxAttempts: -1}, false},
-	}
-	for name, c := range cases {
+	} {
 		t.Run(name, func(t *testing.T) {
-			if err := c.policy.Check(); (err == nil) != c.ok {
-				t.Errorf("check: %v; want ok %v", err, c.ok)
-			}
 			if _, err := lease.NewRecords(&lease.Memory[job]{}, leaseOf, c.policy); (err == nil) != c.ok {
-				t.Errorf("NewRecords: %v; want ok %v", err, c.ok)
+				t.Errorf("%v; want ok %v", err, c.ok)
 			}
 		})
 	}
 }
 
-func TestKillAfterEndsBeforeTheLease(t *testing.T) {
-	for ttl, want := range map[time.Duration]time.Duration{
-		0:                 5 * time.Second, // of 300 s: half the margin would be 15 s
-		100 * time.Second: 5 * time.Second,
-		20 * time.Second:  time.Second,
-	} {
-		p := lease.Policy{TTL: ttl}
-		if got := p.KillAfter(); got != want || got >= p.Margin() {
-			t.Errorf("TTL %v: kill after %v of margin %v; want %v", ttl, got, p.Margin(), want)
-		}
-	}
-}
-
-func TestAFreshLeaseGivesItsTimeInMicrosecondsAsTheFirstToken(t *testing.T) {
-	got, err := lease.Acquire(lease.Fresh(noon), noon, "me", policy)
-	if want := noon.UnixMicro(); err != nil || got.Token != want || got.Attempts != 1 {
-		t.Errorf("%+v, %v; want the token %d of the first attempt", got, err, want)
-	}
-}
-
-func TestAStoredTimeIsCredibleUpToADayAhead(t *testing.T) {
-	now := time.UnixMilli(1_700_000_000_000)
-	for ahead, want := range map[time.Duration]bool{-time.Hour: true, lease.MaxAhead: true, lease.MaxAhead + 1: false} {
-		if got := lease.Credible(now.Add(ahead), now); got != want {
-			t.Errorf("%v ahead: %v, want %v", ahead, got, want)
-		}
-	}
-}
-
-func TestACancelledLeaseIsFinishedWithAnotherToken(t *testing.T) {
-	held := lease.Lease{Owner: "w/1", Token: 7, Attempts: 2, ExpiresAt: time.UnixMilli(1)}
-	if got, err := lease.Cancel(held, "by"); err != nil || got != (lease.Lease{Token: 8, Attempts: 2, Finished: true, FinishedBy: "by"}) {
-		t.Errorf("%+v, %v", got, err)
-	}
-	finished := lease.Lease{Token: 7, Finished: true, FinishedBy: "w/1"}
-	if got, err := lease.Cancel(finished, "by"); !errors.Is(err, lease.ErrFinished) || got != finished {
-		t.Errorf("%+v, %v; want it unchanged and ErrFinished", got, err)
-	}
-}
-
-func TestAnExpiryIsDistinctFromTheLastThatWasTried(t *testing.T) {
-	const ms = time.Millisecond
-	for name, tc := range map[string]struct{ tried, want time.Duration }{
-		"earlier":                  {-ms, 0},
-		"the same":                 {0, ms},
-		"later":                    {5 * ms, 6 * ms},
-		"the clock has been reset": {time.Hour, 0},
-	} {
-		expiry := time.Unix(1000, 0)
-		l := lease.Distinct(lease.Lease{ExpiresAt: expiry}, expiry.Add(tc.tried))
-		if got := l.ExpiresAt.Sub(expiry); got != tc.want {
-			t.Errorf("%s: moved by %v; want %v", name, got, tc.want)
-		}
-	}
+// It ends before the lease: within the margin, a tenth of the TTL.
+func TestPolicy_KillAfter(t *testing.T) {
+	same(t, 5*time.Second, lease.Policy{}.KillAfter()) // half the margin would be 15 s
+	same(t, time.Second, lease.Policy{TTL: 20 * time.Second}.KillAfter())
 }

@@ -76,7 +76,7 @@ func TestACommitOfUnknownOutcomeIsAppliedOnce(t *testing.T) {
 				for _, exclusive := range []bool{false, true} {
 					refused := how == "dropped" && code == codes.InvalidArgument && !exclusive && verb != "acquire"
 					if refused && (verb == "retry" || verb == "report") {
-						continue // released, or renewed, without it; see TestARetryThatIsRefusedReleasesTheLockWithoutItsMessage and TestACheckpointThatTheDocumentCannotHoldIsDroppedAndTheLockRenewed
+						continue // released, or renewed, without it; see TestReports_Refused and TestACheckpointThatTheDocumentCannotHoldIsDroppedAndTheLockRenewed
 					}
 					t.Run(fmt.Sprintf("%s/%v/%s/exclusive=%v", verb, code, how, exclusive), func(t *testing.T) {
 						inBubble(t, func(t *testing.T, b *emulatortest.Backend) { op.runWith(t, b, f, exclusive, refused) })

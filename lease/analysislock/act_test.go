@@ -3,8 +3,6 @@ package analysislock_test
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -15,393 +13,339 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// begin begins an act, whose marker done waits for.
-func begin(h *analysislock.Hold, name string, done func(error)) {
-	b := &analysislock.Beginning{Name: name, Token: h.Grant().Token, Now: h.Now().Truncate(time.Millisecond)}
-	h.Send(b.Change(done))
-}
-
-// end ends an act with a result.
-func end(h *analysislock.Hold, name string, result *analysislock.Act, done func(error)) {
-	h.Send(analysislock.ActEnded(name, h.Grant().Token, h.Now().Truncate(time.Millisecond), result, done))
-}
-
 func done(result string) *analysislock.Act {
 	return &analysislock.Act{State: analysislock.ActDone, Result: json.RawMessage(result)}
 }
 
-// A record that the document has no room for is not believed to be there.
-func TestARefusedMarkIsUndone(t *testing.T) {
-	inBubble(t, queued(), func(w *fixture) {
-		s, got := w.faulty(), &outcomes{}
-		h := w.acquire("w/1").Hold
-		w.run(h, nil, func() {
-			begin(h, "first", got.done("first"))
-			time.Sleep(time.Second)
-			s.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
-			begin(h, "second", got.done("second"))
-			time.Sleep(time.Second)
-			got.want(w, "first", "second refused")
-			if marked := slices.Collect(maps.Keys(h.Doc().Acts)); !slices.Equal(marked, []string{"first"}) {
-				w.Errorf("marked are %q", marked)
-			}
-			s.SetPlan(func(c leasetest.Call) leasetest.Fault {
-				if c != (leasetest.Call{Op: leasetest.Swap, N: 1}) {
-					return leasetest.None
-				}
-				begin(h, "fourth", nil) // during the commit
-				return leasetest.Refuse
-			})
-			begin(h, "third", nil)
-			time.Sleep(time.Second)
-			if open := h.Doc().Acts.Open(); !slices.Equal(open, []string{"first", "fourth"}) {
-				w.Errorf("%q are open", open)
-			}
-		})
-		if d := w.doc(); d.OpenActs != 2 || len(d.Acts) != 2 || d.Acts["first"].Token != 1 || !d.Acts["first"].At.Before(w.now()) {
-			w.Errorf("%+v", d.Acts)
-		}
-	})
+// started is an act that the attempt with this token has begun.
+func started(token int64) analysislock.Act {
+	return analysislock.Act{State: analysislock.ActStarted, Token: token}
 }
 
-// A checkpoint that the document has no room for must not make a done act uncertain.
-func TestAMarkIsWrittenWithoutARefusedCheckpoint(t *testing.T) {
-	inBubble(t, queued(), func(w *fixture) {
-		s, got := w.faulty(), &outcomes{}
-		h := w.acquire("w/1").Hold
-		w.run(h, nil, func() {
-			begin(h, "charge", nil)
-			time.Sleep(time.Second)
-			before := h.Doc().Acts.Open()
-			s.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
-			h.Send(checkpoint("large", time.Minute, got.done("checkpoint")))
-			end(h, "charge", done("7"), got.done("mark"))
-			time.Sleep(time.Second)
-			got.want(w, "checkpoint refused", "mark")
-			if open := h.Doc().Acts.Open(); len(before) != 1 || len(open) > 0 {
-				w.Errorf("%q are open, then %q", before, open)
-			}
-		})
-		if d := w.doc(); d.OpenActs != 0 || d.Acts["charge"].State != analysislock.ActDone || d.Checkpoint != nil {
-			w.Errorf("%+v", d)
-		}
-	})
-}
-
-// A marker that the document has no room for must not take a checkpoint with it that fits.
-func TestACheckpointIsWrittenWithoutARefusedMark(t *testing.T) {
-	inBubble(t, queued(), func(w *fixture) {
-		s, got := w.faulty(), &outcomes{}
-		h := w.acquire("w/1").Hold
-		w.run(h, nil, func() {
-			s.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse, leasetest.Refuse)) // both, and the marker alone
-			h.Send(checkpoint("small", time.Minute, got.done("checkpoint")))
-			begin(h, "charge", got.done("mark"))
-			time.Sleep(time.Second)
-			got.want(w, "checkpoint", "mark refused")
-		})
-		if d := w.doc(); len(h.Doc().Acts) != 0 || d.OpenActs != 0 || d.Checkpoint == nil {
-			w.Errorf("%+v", d)
-		}
-	})
-}
-
-// An open act counts with the room that is kept for its result.
-func TestTheResultsOfActsHave64KiB(t *testing.T) {
-	large := func(n int) analysislock.Act { return *done(strings.Repeat("7", n)) }
-	for name, tc := range map[string]struct {
+// The results of acts have 64 KiB. An open act counts with the room that is kept for its result.
+func TestActs_Room(t *testing.T) {
+	with := func(a analysislock.Act) analysislock.Acts { return analysislock.Acts{"a": a} }
+	large := func(n int) string { return strings.Repeat("7", n) }
+	unresolved := analysislock.Act{State: analysislock.ActDone, ResultError: large(60<<10 + 1)}
+	for name, c := range map[string]struct {
 		acts  analysislock.Acts
-		n     int // bytes of the result of another act, or 0 to begin one
+		bytes int // of the result of another act; 0: one begins
 		room  bool
-		error string
 	}{
-		"a result":                    {analysislock.Acts{}, 64 << 10, true, ""},
-		"a result of more":            {analysislock.Acts{}, 64<<10 + 1, false, "65536 bytes"},
-		"beside a result":             {analysislock.Acts{"a": large(60 << 10)}, 4 << 10, true, ""},
-		"beside an open act":          {analysislock.Acts{"a": {State: analysislock.ActStarted}}, 60 << 10, true, ""},
-		"no room for an open act":     {analysislock.Acts{"a": {State: analysislock.ActStarted}}, 60<<10 + 1, false, "65536 bytes"},
-		"to begin":                    {analysislock.Acts{"a": large(60 << 10)}, 0, true, ""},
-		"to begin, without its room":  {analysislock.Acts{"a": large(60<<10 + 1)}, 0, false, "65536 bytes"},
-		"why there is no result":      {analysislock.Acts{"a": {State: analysislock.ActDone, ResultError: strings.Repeat("7", 60<<10+1)}}, 0, false, "65536 bytes"},
-		"in place of its own reserve": {analysislock.Acts{"x": {State: analysislock.ActStarted}}, 64 << 10, true, ""},
+		"a result":                    {nil, 64 << 10, true},
+		"a larger result":             {nil, 64<<10 + 1, false},
+		"beside an open act":          {with(started(1)), 60 << 10, true},
+		"too large for an open act":   {with(started(1)), 60<<10 + 1, false},
+		"to begin":                    {with(*done(large(60 << 10))), 0, true},
+		"to begin, without its room":  {with(*done(large(60<<10 + 1))), 0, false},
+		"why there is no result":      {with(unresolved), 0, false},
+		"in place of its own reserve": {analysislock.Acts{"x": started(1)}, 64 << 10, true},
 	} {
-		var err error
-		if tc.n == 0 {
-			_, _, err = tc.acts.Begin("x", 2, time.Time{}, false)
-		} else {
-			_, err = tc.acts.End("x", 2, time.Time{}, done(strings.Repeat("7", tc.n)))
-		}
-		if errors.Is(err, analysislock.ErrFull) == tc.room || err != nil && !strings.Contains(err.Error(), tc.error) {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			_, _, err := c.acts.Begin("x", 2, time.Time{}, false)
+			if c.bytes > 0 {
+				_, err = c.acts.End("x", 2, time.Time{}, done(large(c.bytes)))
+			}
+			same(t, c.room, err == nil)
+			same(t, c.room, !errors.Is(err, analysislock.ErrFull))
+		})
 	}
 }
 
-// One attempt begins two acts with one name: the second would get the result of the first.
-func TestAnAttemptBeginsAnActOnce(t *testing.T) {
-	started := func(token int64) analysislock.Act {
-		return analysislock.Act{State: analysislock.ActStarted, Token: token}
+// The attempt has the token 5.
+func TestActs_Begin(t *testing.T) {
+	acts := func(name, state string, token int64) analysislock.Acts {
+		return analysislock.Acts{name: {State: state, Token: token}}
 	}
-	full := analysislock.Acts{}
-	for i := range 16 {
-		full[strings.Repeat("x", i+1)] = analysislock.Act{State: analysislock.ActDone, Token: 1}
-	}
-	for name, tc := range map[string]struct {
+	const open, done = analysislock.ActStarted, analysislock.ActDone
+	for name, c := range map[string]struct {
 		acts    analysislock.Acts
-		act     string
 		again   bool
 		begun   bool
-		earlier int64 // its token
-		err     error
+		earlier bool // an earlier record is returned
 	}{
-		"the first":                {nil, "a", false, true, 0, nil},
-		"beside others":            {analysislock.Acts{"ab": started(5)}, "a", false, true, 0, nil},
-		"begun by this attempt":    {analysislock.Acts{"a": started(5)}, "a", false, false, 0, analysislock.ErrReused},
-		"begun by it, again":       {analysislock.Acts{"a": started(5)}, "a", true, false, 0, analysislock.ErrReused},
-		"done by it":               {analysislock.Acts{"a": {State: analysislock.ActDone, Token: 5}}, "a", false, false, 0, analysislock.ErrReused},
-		"begun earlier":            {analysislock.Acts{"a": started(4)}, "a", false, false, 4, nil},
-		"begun earlier, and again": {analysislock.Acts{"a": started(4)}, "a", true, true, 4, nil},
-		"done earlier":             {analysislock.Acts{"a": {State: analysislock.ActDone, Token: 4}}, "a", true, false, 4, nil},
-		"of an unreadable record":  {analysislock.Acts{"*": {State: analysislock.ActStarted}}, "a", false, false, 0, nil},
-		"unreadable, said done":    {analysislock.Acts{"*": {State: analysislock.ActDone}}, "a", false, true, 0, nil},
-		"unreadable, not found":    {analysislock.Acts{"*": {State: analysislock.ActStarted}}, "a", true, true, 0, nil},
-		"the 17th":                 {full, "a", false, false, 0, analysislock.ErrFull},
+		"the first":                {nil, false, true, false},
+		"beside others":            {acts("ab", open, 5), false, true, false},
+		"begun earlier":            {acts("a", open, 4), false, false, true},
+		"begun earlier, and again": {acts("a", open, 4), true, true, true},
+		"done earlier":             {acts("a", done, 4), true, false, true},
+		"of an unreadable record":  {acts("*", open, 0), false, false, true},
+		"unreadable, said done":    {acts("*", done, 0), false, true, false},
+		"unreadable, not found":    {acts("*", open, 0), true, true, true},
 	} {
-		before := len(tc.acts)
-		changed, earlier, err := tc.acts.Begin(tc.act, 5, time.Time{}, tc.again)
-		if !errors.Is(err, tc.err) || (err != nil) != (tc.err != nil) || (changed != nil) != tc.begun || len(tc.acts) != before {
-			t.Errorf("%s: %v, %v", name, changed, err)
-		}
-		unreadable := tc.acts["*"].State == analysislock.ActStarted
-		if (earlier != nil) != (tc.earlier != 0 || unreadable) || earlier != nil && earlier.Token != tc.earlier {
-			t.Errorf("%s: earlier %+v", name, earlier)
-		}
-		if tc.begun && (changed[tc.act].Token != 5 || changed[tc.act].State != analysislock.ActStarted) {
-			t.Errorf("%s: %+v", name, changed)
-		}
+		t.Run(name, func(t *testing.T) {
+			before := len(c.acts)
+			changed, earlier, err := c.acts.Begin("a", 5, time.Time{}, c.again)
+			wantErr(t, err, nil)
+			same(t, before, len(c.acts))
+			same(t, c.begun, changed != nil)
+			if c.begun {
+				same(t, started(5), changed["a"])
+			}
+			same(t, c.earlier, earlier != nil)
+			if record, exists := c.acts["a"]; exists {
+				same(t, &record, earlier)
+			}
+		})
 	}
+
+	// The second act of an attempt with one name would get the result of the first.
+	for name, c := range map[string]analysislock.Acts{"begun": acts("a", open, 5), "done": acts("a", done, 5)} {
+		t.Run("by the same attempt, "+name, func(t *testing.T) {
+			_, _, err := c.Begin("a", 5, time.Time{}, true)
+			wantErr(t, err, analysislock.ErrReused)
+		})
+	}
+	t.Run("the 17th", func(t *testing.T) {
+		full := analysislock.Acts{}
+		for i := range 16 {
+			full[strings.Repeat("x", i+1)] = analysislock.Act{State: done}
+		}
+		_, _, err := full.Begin("a", 5, time.Time{}, false)
+		wantErr(t, err, analysislock.ErrFull)
+	})
 }
 
 // Each case begins with an act that an attempt has begun, and with one that is done.
-func TestAnOperatorResolvesAnUncertainActOnce(t *testing.T) {
-	failed := func(d *analysislock.Analysis) {
-		d.Status, d.Error = analysislock.Failed, &analysislock.Error{Code: analysislock.ActUncertain}
-		d.Lock.Finished = true
+func TestResolve(t *testing.T) {
+	failed := func(d *analysis) {
+		d.Status, d.Error, d.Lock.Finished = analysislock.Failed, &failure{Code: analysislock.ActUncertain}, true
 	}
-	unreadable := func(d *analysislock.Analysis) {
-		failed(d)
-		d.Acts = analysislock.Acts{analysislock.Unreadable: {State: analysislock.ActStarted}}
+	ready := func(d *analysis) { d.Status, d.Lock.Finished = analysislock.Ready, true }
+	cancelled := func(d *analysis) { failed(d); d.Error.Code = analysislock.Cancelled }
+	unreadable := func(d *analysis) { failed(d); d.Acts = analysislock.Acts{"*": started(0)} }
+	held := func(d *analysis) { d.Lock.Owner, d.Lock.ExpiresAt = "w/1", time.Now().Add(ahead+time.Minute) }
+	result := func(r string) analysislock.Answer { return analysislock.Answer{Done: true, Result: []byte(r)} }
+	notDone := analysislock.Answer{}
+
+	resolve := func(w *fixture, state func(d *analysis), act string, answer analysislock.Answer) error {
+		w.rewrite(func(d *analysis) {
+			d.Acts, d.OpenActs, d.Lock.Token = analysislock.Acts{"charge": started(1), "mail": *done("1")}, 1, 1
+			state(d)
+		})
+		w.faulty().SetPlan(leasetest.On(leasetest.Swap, leasetest.DropBefore, leasetest.DropAfter))
+		d := w.doc()
+		seen := &analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}
+		_, err := w.locks.Resolve(w.Context(), "x", "", seen, act, answer, "task")
+		if _, err := w.locks.Resolve(w.Context(), "x", "", seen, act, answer, "task"); err == nil {
+			w.Error("a second operator resolved it too")
+		}
+		return err
 	}
-	for name, tc := range map[string]struct {
-		state  func(d *analysislock.Analysis)
+	for name, c := range map[string]struct {
+		state  func(d *analysis)
 		act    string
 		answer analysislock.Answer
-		err    error // in its tree; any error, if the act stays open
 		status string
-		open   int
 	}{
-		"done":      {failed, "charge", analysislock.Answer{Done: true, Result: []byte(`"r"`)}, nil, analysislock.Queued, 0},
-		"not done":  {failed, "charge", analysislock.Answer{}, nil, analysislock.Queued, 0},
-		"of READY":  {func(d *analysislock.Analysis) { d.Status, d.Lock.Finished = analysislock.Ready, true }, "charge", analysislock.Answer{}, nil, analysislock.Ready, 0},
-		"cancelled": {func(d *analysislock.Analysis) { failed(d); d.Error.Code = analysislock.Cancelled }, "charge", analysislock.Answer{}, nil, analysislock.Failed, 0},
-		"unknown":   {failed, "refund", analysislock.Answer{}, analysislock.ErrNotUncertain, analysislock.Failed, 1},
-		"done act":  {failed, "mail", analysislock.Answer{}, analysislock.ErrNotUncertain, analysislock.Failed, 1},
-		"too large": {failed, "charge", analysislock.Answer{Done: true, Result: []byte(strings.Repeat("7", 64<<10+1))}, nil, analysislock.Failed, 1},
-		"all acts":  {unreadable, "*", analysislock.Answer{Done: true, Result: []byte(`"r"`)}, analysislock.ErrAllActs, analysislock.Failed, 1},
-		"no act":    {unreadable, "*", analysislock.Answer{}, nil, analysislock.Queued, 0},
-		"held": {func(d *analysislock.Analysis) {
-			d.Lock.Owner, d.Lock.ExpiresAt = "w/1", time.Now().Add(ahead+time.Minute)
-		}, "charge", analysislock.Answer{}, nil, analysislock.Queued, 1},
+		"done":                  {failed, "charge", result(`"r"`), analysislock.Queued},
+		"not done":              {failed, "charge", notDone, analysislock.Queued},
+		"of READY":              {ready, "charge", notDone, analysislock.Ready},
+		"of a cancelled one":    {cancelled, "charge", notDone, analysislock.Failed},
+		"no act was ever begun": {unreadable, "*", notDone, analysislock.Queued},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, queued(), func(w *fixture) {
-				d := queued()
-				d.Acts = analysislock.Acts{"charge": {State: analysislock.ActStarted, Token: 1}, "mail": {State: analysislock.ActDone, Token: 1}}
-				d.OpenActs, d.Lock.Token = 1, 1
-				tc.state(&d)
-				w.Put("x", d)
-				w.faulty().SetPlan(leasetest.On(leasetest.Swap, leasetest.DropBefore, leasetest.DropAfter))
-				seen := &analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}
-
-				_, err := w.locks.Resolve(w.Context(), "x", "", seen, tc.act, tc.answer, "task")
-				got := w.doc()
-				refused := tc.open == 1
-				if tc.err != nil && !errors.Is(err, tc.err) || (err != nil) != refused {
-					w.Errorf("%v, want %v", err, tc.err)
-				}
-				if got.Status != tc.status || got.OpenActs != tc.open {
-					w.Errorf("%s with %d acts open, want %s with %d", got.Status, got.OpenActs, tc.status, tc.open)
-				}
-				if booked := !refused && tc.status == analysislock.Queued; booked != (got.BookedTask == "task") {
-					w.Errorf("booked task %q", got.BookedTask)
-				}
-				if e := got.Acts["charge"]; !refused && tc.answer.Done != (e.State == analysislock.ActDone) || e.Result != nil && string(e.Result) != `"r"` {
-					w.Errorf("the act is %+v", e)
-				}
-				if _, err = w.locks.Resolve(w.Context(), "x", "", seen, tc.act, tc.answer, "task"); err == nil {
-					w.Error("a second operator resolved it too")
-				}
-			})
+		inBubble(t, name, func(w *fixture) {
+			w.check(resolve(w, c.state, c.act, c.answer))
+			d := w.doc()
+			same(w, c.status, d.Status)
+			same(w, 0, d.OpenActs)
+			same(w, c.status == analysislock.Queued, d.BookedTask == "task")
+			same(w, string(c.answer.Result), string(d.Acts["charge"].Result))
+			same(w, c.answer.Done, d.Acts["charge"].State == analysislock.ActDone)
 		})
 	}
-}
-
-// While an operator answers, a later attempt begins the act again, and dies too.
-func TestAnAnswerDoesNotEraseALaterMarker(t *testing.T) {
-	for _, fault := range []leasetest.Fault{leasetest.DropBefore, leasetest.DropAfter, leasetest.None} {
-		inBubble(t, queued(), func(w *fixture) {
-			d := queued()
-			d.Acts = analysislock.Acts{"charge": {State: analysislock.ActStarted, Token: 1}}
-			w.Put("x", d)
-			later := func() {
-				d.Acts = analysislock.Acts{"charge": {State: analysislock.ActStarted, Token: 2}}
-				w.Put("x", d)
-			}
-			w.faulty().SetPlan(func(c leasetest.Call) leasetest.Fault {
-				if c == (leasetest.Call{Op: leasetest.Swap, N: 1}) && fault != leasetest.DropAfter {
-					later()
-				}
-				if c == (leasetest.Call{Op: leasetest.Load, N: 2}) && fault == leasetest.DropAfter {
-					later()
-				}
-				return map[leasetest.Call]leasetest.Fault{{Op: leasetest.Swap, N: 1}: fault}[c]
-			})
-			_, err := w.locks.Resolve(w.Context(), "x", "", nil, "charge", analysislock.Answer{}, "")
-			if got := w.doc().Acts["charge"]; err != nil || got.Token != 2 {
-				w.Errorf("%v: %v, the act is %+v", fault, err, got)
-			}
-		})
-	}
-}
-
-// After the answer, whose reply is lost, a newer attempt begins the act again: its marker stays. The
-// record of an act may lack the token of the attempt.
-func TestAnAnswerWhoseReplyWasLostIsNotGivenAgain(t *testing.T) {
-	for name, tc := range map[string]struct {
-		token  int64
+	for name, c := range map[string]struct {
+		state  func(d *analysis)
+		act    string
 		answer analysislock.Answer
-		others func(d *analysislock.Analysis)
-		left   int64 // the token of the act afterwards; -1: it has none
+		want   error // nil: another
 	}{
-		"no other program":       {1, analysislock.Answer{}, func(*analysislock.Analysis) {}, -1},
-		"without a token":        {0, analysislock.Answer{}, func(*analysislock.Analysis) {}, -1},
-		"begun again":            {1, analysislock.Answer{}, begunAgain, 2},
-		"without one, and again": {0, analysislock.Answer{}, begunAgain, 2},
-		"done":                   {1, analysislock.Answer{Done: true}, func(*analysislock.Analysis) {}, 1},
+		"an unknown act":           {failed, "refund", notDone, analysislock.ErrNotUncertain},
+		"a done act":               {failed, "mail", notDone, analysislock.ErrNotUncertain},
+		"a result of all acts":     {unreadable, "*", result(`"r"`), analysislock.ErrAllActs},
+		"a result too large":       {failed, "charge", result(strings.Repeat("7", 64<<10+1)), analysislock.ErrFull},
+		"of an analysis that runs": {held, "charge", notDone, nil},
 	} {
-		for _, running := range []bool{false, true} {
-			t.Run(fmt.Sprint(name, ", running ", running), func(t *testing.T) {
-				d := queued()
-				d.Acts, d.OpenActs = analysislock.Acts{"charge": {State: analysislock.ActStarted, Token: tc.token}}, 1
-				inBubble(t, d, func(w *fixture) {
-					w.serve(&interrupted{&w.Memory, func(d *analysislock.Analysis) {
-						if tc.others(d); running {
-							d.Lock.Owner, d.Lock.ExpiresAt = "w/2", w.now().Add(time.Minute)
-						}
-					}}, lease.Policy{}, 0, nil)
-					_, err := w.locks.Resolve(w.Context(), "x", "", nil, "charge", tc.answer, "")
-					left := int64(-1)
-					if act, exists := w.doc().Acts["charge"]; exists {
-						left = act.Token
-					}
-					if err != nil || left != tc.left {
-						w.Errorf("%v; the act has the token %d, want %d", err, left, tc.left)
-					}
-				})
-			})
-		}
+		inBubble(t, "refused, "+name, func(w *fixture) {
+			err := resolve(w, c.state, c.act, c.answer)
+			if held := new(lease.HeldError); c.want == nil {
+				same(w, true, errors.As(err, &held))
+			} else {
+				wantErr(w, err, c.want)
+			}
+			d := w.doc()
+			same(w, "1 ", strings.Repeat("1", d.OpenActs)+" "+d.BookedTask)
+		})
 	}
 }
 
-func begunAgain(d *analysislock.Analysis) {
+func begunAgain(d *analysis) {
 	d.Lock.Token, d.Lock.Attempts = 2, 1
-	d.Acts, d.OpenActs = analysislock.Acts{"charge": {State: analysislock.ActStarted, Token: 2}}, 1
+	d.Acts, d.OpenActs = analysislock.Acts{"charge": started(2)}, 1
 }
 
-func TestMarksAreDroppedByAFreshRequeueOnly(t *testing.T) {
-	inBubble(t, queued(), func(w *fixture) {
-		d := queued()
-		d.Acts, d.OpenActs = analysislock.Acts{"charge": {State: analysislock.ActStarted}}, 1
-		w.Put("x", d)
-		if _, err := w.locks.Requeue(w.Context(), "x", "", nil, true, ""); !errors.Is(err, analysislock.ErrUncertain) {
-			w.Errorf("fresh, with an uncertain act: %v", err)
-		}
-		d.OpenActs = 0 // whatever the count says
-		w.Put("x", d)
-		if _, err := w.locks.Requeue(w.Context(), "x", "", nil, true, ""); !errors.Is(err, analysislock.ErrUncertain) {
-			w.Errorf("fresh, with an uncertain act that is not counted: %v", err)
-		}
-		_, err := w.locks.Requeue(w.Context(), "x", "", nil, false, "")
-		w.check(err)
-		if got := w.doc(); len(got.Acts) != 1 {
-			w.Errorf("after a requeue: %+v", got.Acts)
-		}
-	})
+func TestResolve_Unknown(t *testing.T) {
+	// After the answer, whose reply is lost, a newer attempt begins the act again: its marker stays.
+	// The record of an act may lack the token of the attempt.
+	running := func(d *analysis) { d.Lock.Owner, d.Lock.ExpiresAt = "w/2", time.Now().Add(ahead+time.Minute) }
+	for name, c := range map[string]struct {
+		token  int64
+		done   bool
+		others func(d *analysis)
+		left   int64 // the token of the act afterwards; 0: it has no record
+	}{
+		"no other program":                {1, false, unchanged, 0},
+		"without a token":                 {0, false, running, 0},
+		"begun again":                     {1, false, begunAgain, 2},
+		"without a token, begun again":    {0, false, begunAgain, 2},
+		"done, and another run has begun": {1, true, running, 1},
+	} {
+		inBubble(t, "an answer is not given again, "+name, func(w *fixture) {
+			w.rewrite(func(d *analysis) {
+				d.Acts, d.OpenActs = analysislock.Acts{"charge": started(c.token)}, 1
+			})
+			w.interrupt(c.others)
+			_, err := w.locks.Resolve(w.Context(), "x", "", nil, "charge", analysislock.Answer{Done: c.done}, "")
+			w.check(err)
+			act, exists := w.doc().Acts["charge"]
+			same(w, c.left, act.Token)
+			same(w, c.left != 0, exists)
+		})
+	}
+
+	// While an operator answers, a later attempt begins the act again, and dies too.
+	for _, fault := range []leasetest.Fault{leasetest.DropBefore, leasetest.None} {
+		inBubble(t, "an answer does not erase a later marker, "+string(fault), func(w *fixture) {
+			w.rewrite(func(d *analysis) { d.Acts = analysislock.Acts{"charge": started(1)} })
+			w.faulty().SetPlan(func(c leasetest.Call) leasetest.Fault {
+				if c != (leasetest.Call{Op: leasetest.Swap, N: 1}) {
+					return leasetest.None
+				}
+				w.rewrite(begunAgain)
+				return fault
+			})
+			w.check(w.resolve(""))
+			same(w, int64(2), w.doc().Acts["charge"].Token)
+		})
+	}
 }
 
-// The store does not answer: an act that was recorded in memory alone is not reported as committed.
-func TestASecondEndWaitsForTheFirstsCommit(t *testing.T) {
-	inBubble(t, queued(), func(w *fixture) {
-		s, got := w.faulty(), &outcomes{}
-		h := w.acquire("w/1").Hold
-		w.run(h, nil, func() {
-			begin(h, "charge", got.done("begun"))
+// begin begins an act, and end ends it with a result.
+func (w *fixture) begin(h *hold, name string) {
+	b := &analysislock.Beginning{Name: name, Token: h.Grant().Token, Now: h.Now().Truncate(time.Millisecond)}
+	h.Send(b.Change(w.answer(name)))
+}
+
+func (w *fixture) ends(h *hold, name, answer string, result *analysislock.Act) {
+	now := h.Now().Truncate(time.Millisecond)
+	h.Send(analysislock.ActEnded(name, h.Grant().Token, now, result, w.answer(answer)))
+}
+
+func TestActs_Commit(t *testing.T) {
+	// An act that was recorded in memory alone is not reported as committed.
+	inBubble(t, "a second end waits for the commit of the first", func(w *fixture) {
+		s, h := w.faulty(), w.acquire("w/1").Hold
+		w.check(w.run(h, func() {
+			w.begin(h, "charge")
 			time.Sleep(time.Second)
-			s.SetPlan(func(leasetest.Call) leasetest.Fault { return leasetest.DropBefore })
-			end(h, "charge", &analysislock.Act{Result: json.RawMessage("1")}, got.done("end"))
-			end(h, "charge", &analysislock.Act{Result: json.RawMessage("1")}, got.done("again"))
+			s.SetPlan(leasetest.Always(leasetest.DropBefore))
+			w.ends(h, "charge", "end", done("1"))
+			w.ends(h, "charge", "again", done("1"))
 			time.Sleep(time.Second)
-			got.want(w, "begun")
+			w.wantAnswers("charge")
 			s.SetPlan(nil)
 			time.Sleep(time.Minute)
-			got.want(w, "end", "again")
-		})
-		if got := w.doc().Acts["charge"]; got.State != analysislock.ActDone {
-			w.Errorf("the act is %+v", got)
-		}
+			w.wantAnswers("end", "again")
+		}))
+		same(w, analysislock.ActDone, w.doc().Acts["charge"].State)
 	})
-}
 
-// While the store refuses the end of one act, another begins: the first can still be ended.
-func TestARefusedEndReturnsToWhatIsCommitted(t *testing.T) {
-	inBubble(t, queued(), func(w *fixture) {
-		s, got := w.faulty(), &outcomes{}
-		h := w.acquire("w/1").Hold
-		w.run(h, nil, func() {
-			begin(h, "a", func(error) {})
+	// While the store refuses the end of one act, another begins: the first can still be ended.
+	inBubble(t, "a refused end returns to what is committed", func(w *fixture) {
+		s, h := w.faulty(), w.acquire("w/1").Hold
+		w.check(w.run(h, func() {
+			w.begin(h, "a")
 			time.Sleep(time.Second)
 			s.SetPlan(func(c leasetest.Call) leasetest.Fault {
 				if c != (leasetest.Call{Op: leasetest.Swap, N: 1}) {
 					return leasetest.None
 				}
-				begin(h, "b", got.done("b"))
+				w.begin(h, "b")
 				return leasetest.Refuse
 			})
-			end(h, "a", &analysislock.Act{Result: json.RawMessage("1")}, got.done("a"))
+			w.ends(h, "a", "its end", done("1"))
 			time.Sleep(time.Second)
-			end(h, "a", &analysislock.Act{ResultError: "no room"}, got.done("a without a result"))
+			w.ends(h, "a", "without a result", &analysislock.Act{ResultError: "no room"})
 			time.Sleep(time.Second)
-			got.want(w, "a refused", "b", "a without a result")
-		})
-		if got := w.doc().Acts; got["a"].ResultError != "no room" || got["b"].State != analysislock.ActStarted {
-			w.Errorf("the acts are %+v", got)
-		}
+			w.wantAnswers("a", "its end refused", "b", "without a result")
+		}))
+		d := w.doc()
+		same(w, "no room", d.Acts["a"].ResultError)
+		same(w, analysislock.ActStarted, d.Acts["b"].State)
+		same(w, int64(1), d.Acts["b"].Token)
+		same(w, 1, d.OpenActs)
+	})
+
+	// The second begin of an act is refused.
+	inBubble(t, "an undo removes no other marker", func(w *fixture) {
+		h := w.acquire("w/1").Hold
+		w.check(w.run(h, func() {
+			w.begin(h, "charge")
+			second := &analysislock.Beginning{Name: "charge", Token: h.Grant().Token, Now: h.Now()}
+			h.Send(second.Change(w.answer("second")), second.Undo())
+			time.Sleep(time.Second)
+			w.wantAnswers("second reused", "charge")
+		}))
+		same(w, analysislock.ActStarted, w.doc().Acts["charge"].State)
 	})
 }
 
-// The second begin of an act is refused, and its undo does not undo the first.
-func TestAnUndoRemovesNoOtherMarker(t *testing.T) {
-	inBubble(t, queued(), func(w *fixture) {
-		h, got := w.acquire("w/1").Hold, &outcomes{}
-		w.run(h, nil, func() {
-			begin(h, "charge", got.done("first"))
-			second := &analysislock.Beginning{Name: "charge", Token: h.Grant().Token, Now: h.Now()}
-			h.Send(second.Change(got.done("second")), second.Undo())
-			time.Sleep(time.Second)
-			got.want(w, "second analysislock: one attempt has begun two acts with one name", "first")
+// Each report that the document can hold is answered as written, whatever it cannot hold beside it.
+func TestReports_Refused(t *testing.T) {
+	for name, c := range map[string]struct {
+		refused int // commits in a row
+		mark    bool
+		want    string
+	}{
+		"nothing":                       {0, true, "progress, mark, checkpoint"},
+		"the checkpoint":                {1, false, "progress, checkpoint refused"},
+		"the checkpoint, beside a mark": {1, true, "progress, mark, checkpoint refused"},
+		"the mark, but not that":        {2, true, "progress, mark refused, checkpoint"},
+		"the mark too":                  {3, true, "progress, mark refused, checkpoint refused"},
+		"all":                           {2, false, "progress refused, checkpoint refused"},
+	} {
+		inBubble(t, name, func(w *fixture) {
+			s, h := w.faulty(), w.acquire("w/1").Hold
+			refusals := slices.Repeat([]leasetest.Fault{leasetest.Refuse}, c.refused)
+			w.check(w.run(h, func() {
+				s.SetPlan(leasetest.On(leasetest.Swap, refusals...))
+				report := analysislock.Progressed(analysislock.Progress{Message: "half"})
+				report.Delay, report.Done = time.Hour, w.answer("progress")
+				h.Send(report)
+				if c.mark {
+					w.begin(h, "mark")
+				}
+				report = analysislock.Checkpointed(&analysislock.Checkpoint{Value: "c"})
+				report.Done = w.answer("checkpoint")
+				h.Send(report)
+				time.Sleep(time.Second)
+			}))
+			w.wantAnswers(strings.Split(c.want, ", ")...)
+			d, written := w.doc(), ", "+c.want+","
+			same(w, strings.Contains(written, ", progress,"), d.Progress != nil)
+			same(w, strings.Contains(written, ", mark,"), d.OpenActs == 1)
+			same(w, strings.Contains(written, ", checkpoint,"), d.Checkpoint != nil)
 		})
-		if act := w.doc().Acts["charge"]; act.State != analysislock.ActStarted {
-			w.Errorf("the act is %+v", act)
-		}
+	}
+
+	// The message of a failure gives way before an act, which would be uncertain without its record.
+	inBubble(t, "a retry gives up its message first", func(w *fixture) {
+		s, h := w.faulty(), w.acquire("w/1").Hold
+		w.begin(h, "mark")
+		s.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse))
+		w.end(h, retrying(h))
+		w.wantAnswers("mark")
+		same(w, &failure{Code: "c"}, w.doc().LastError)
+		same(w, "", w.doc().Lock.Owner)
 	})
 }

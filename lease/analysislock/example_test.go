@@ -52,7 +52,8 @@ func deliver(ctx context.Context, locks *analysislock.Locks, id, owner string) e
 	}, nil)
 	if err != nil {
 		// After lease.ErrLost another owner has the lock, and End changes nothing.
-		return errors.Join(err, got.Hold.End(context.WithoutCancel(ctx), analysislock.Releasing(got.Hold.Now(), analysislock.OutcomeRetry, "", false)))
+		release := analysislock.Releasing(got.Hold.Now(), analysislock.OutcomeRetry, "", false)
+		return errors.Join(err, got.Hold.End(context.WithoutCancel(ctx), release))
 	}
 	return got.Hold.End(ctx, analysislock.Completing(got.Hold.Now(), result))
 }

@@ -11,8 +11,11 @@ import (
 )
 
 // start starts the run of x elsewhere, by begin.
-func (w *fixture) start(begin func(context.Context) error) (analysislock.Acquisition, error) {
-	return w.locks.Start(w.Context(), "x", "w/start", begin)
+func (w *fixture) start(begin func(context.Context) error) analysislock.Acquisition {
+	w.Helper()
+	acq, err := w.locks.Start(w.Context(), "x", "w/start", begin)
+	w.check(err)
+	return acq
 }
 
 var errBegin = errors.New("no quota")
@@ -20,82 +23,47 @@ var errBegin = errors.New("no quota")
 func begins(context.Context) error { return nil }
 func fails(context.Context) error  { return errBegin }
 
-// The policy of the fixture has three attempts.
-func TestRunsThatAreStartedElsewhereAndDieBeforeTheyHaveTheLockAreNotStartedForEver(t *testing.T) {
-	inBubble(t, queued(), func(w *fixture) {
+func TestStart(t *testing.T) {
+	inBubble(t, "runs that die before they have the lock are not started for ever", func(w *fixture) {
 		for n := 1; n <= 3; n++ {
-			if acq, err := w.start(begins); err != nil || acq.Reason != "" {
-				w.Fatalf("start %d: %+v, %v", n, acq, err)
-			}
+			same(w, "", w.start(begins).Reason)
 			d := w.doc()
-			if d.Starts != n || d.NextAttemptAt.IsZero() || lease.Late(d.NextAttemptAt, w.now(), lease.DefaultTTL) {
-				w.Errorf("after start %d: %d starts, next %v", n, d.Starts, d.NextAttemptAt)
+			same(w, n, d.Starts)
+			if d.NextAttemptAt.IsZero() || lease.Late(d.NextAttemptAt, w.now(), lease.DefaultTTL) {
+				w.Errorf("after start %d: next %v", n, d.NextAttemptAt)
 			}
 			time.Sleep(lease.DefaultTTL + time.Minute)
 		}
-		if _, err := w.start(fails); err != nil {
-			w.Errorf("the fourth start calls begin: %v", err)
-		}
+		w.start(fails) // is not called
 		d := w.doc()
-		if d.Status != analysislock.Failed || d.Error.Code != analysislock.NotStarted {
-			w.Fatalf("%s %+v", d.Status, d.Error)
-		}
-		if d.Starts != 0 || d.Lock.FinishedBy != "w/start" || d.Lock.Token == 0 {
-			w.Errorf("%d starts, %+v", d.Starts, d.Lock)
-		}
-		if d.Error.Message != "started 3 times elsewhere, and no run has taken the lock" {
-			w.Errorf("message %q", d.Error.Message)
-		}
-		if acq, err := w.start(fails); err != nil || acq.Reason != analysislock.AlreadyFinished {
-			w.Errorf("after that: %+v, %v", acq, err)
-		}
+		w.wantStatus(analysislock.Failed)
+		same(w, analysislock.NotStarted, d.Error.Code)
+		same(w, 0, d.Starts)
+		same(w, lease.Lease{Token: 1, Finished: true, FinishedBy: "w/start"}, d.Lock)
+		same(w, analysislock.AlreadyFinished, w.start(fails).Reason)
 	})
-}
 
-func TestStartsAreCountedFromAnewAfter(t *testing.T) {
-	for name, reset := range map[string]func(w *fixture){
-		"an acquisition": func(w *fixture) { w.acquire("w/run") },
-		"a requeue": func(w *fixture) {
-			_, err := w.locks.Requeue(w.Context(), "x", "", nil, false, "")
-			w.check(err)
-		},
-		"a finish": func(w *fixture) {
-			_, err := w.locks.Cancel(w.Context(), "x", "me", nil)
-			w.check(err)
-		},
-		"a begin that fails": func(w *fixture) {
-			if _, err := w.start(fails); !errors.Is(err, errBegin) || w.doc().Starts != 1 {
-				w.Errorf("error %v, %d starts", err, w.doc().Starts)
-			}
-			w.acquire("w/run")
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, queued(), func(w *fixture) {
-				_, err := w.start(begins)
-				w.check(err)
-				if reset(w); w.doc().Starts != 0 {
-					w.Errorf("%d starts", w.doc().Starts)
-				}
-			})
-		})
-	}
-}
+	inBubble(t, "a begin that fails is not counted", func(w *fixture) {
+		w.start(begins)
+		_, err := w.locks.Start(w.Context(), "x", "w/start", fails)
+		wantErr(w, err, errBegin)
+		same(w, 1, w.doc().Starts)
+	})
 
-func TestNothingIsStartedThatIsHeldOrWaits(t *testing.T) {
-	inBubble(t, queued(), func(w *fixture) {
+	inBubble(t, "nothing is started that is held or waits", func(w *fixture) {
 		h := w.acquire("w/run").Hold
-		if acq, err := w.start(fails); err != nil || acq.Reason != analysislock.Locked || acq.Grant.Owner != "w/run" {
-			w.Errorf("held: %+v, %v", acq, err)
-		}
+		acq := w.start(fails)
+		same(w, analysislock.Locked, acq.Reason)
+		same(w, "w/run", acq.Grant.Owner)
+
 		next := h.Now().Add(time.Minute)
-		w.check(h.End(w.Context(), analysislock.Retrying(h.Now(), "c", "m", next, "", false)))
-		acq, err := w.start(fails)
-		if err != nil || acq.Reason != analysislock.Waiting || !acq.ExpiresAt.Equal(next) || acq.Remaining <= 0 {
-			w.Errorf("waiting: %+v, %v", acq, err)
-		}
-		if n := w.doc().Starts; n != 0 {
-			w.Errorf("%d starts", n)
-		}
+		w.end(h, analysislock.Retrying(h.Now(), "c", "m", next, "", false))
+		d := w.doc()
+		same(w, true, d.Waits())
+		acq = w.start(fails)
+		same(w, analysislock.Waiting, acq.Reason)
+		same(w, next, acq.ExpiresAt)
+		same(w, time.Minute, acq.Remaining)
+		same(w, 0, w.doc().Starts)
 	})
 }

@@ -8,10 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"taskguard/internal/testing/examplestest"
@@ -22,167 +20,142 @@ import (
 // makeLock makes FILE.lock as a Node program does, at that age.
 func (w *fixture) makeLock(age time.Duration) {
 	w.Helper()
-	at := time.Now().Add(-age)
-	check(w, errors.Join(os.Mkdir(w.path+".lock", 0o700), os.Chtimes(w.path+".lock", at, at)))
+	check(w, os.Mkdir(w.path+".lock", 0o700))
+	w.dateLock(age)
 }
 
-// wantLock fails unless FILE.lock exists, or does not.
-func (w *fixture) wantLock(want bool) {
+func (w *fixture) dateLock(age time.Duration) {
 	w.Helper()
-	if _, err := os.Lstat(w.path + ".lock"); (err == nil) != want {
-		w.Errorf("%s.lock: %v; want it to exist: %t", w.path, err, want)
+	at := time.Now().Add(-age)
+	check(w, os.Chtimes(w.path+".lock", at, at))
+}
+
+// lock returns FILE.lock, which must exist.
+func (w *fixture) lock() os.FileInfo {
+	w.Helper()
+	return must(os.Lstat(w.path + ".lock"))(w)
+}
+
+func (w *fixture) wantNoLock() {
+	w.Helper()
+	if _, err := os.Lstat(w.path + ".lock"); err == nil {
+		w.Error("the lock is still there")
 	}
 }
 
-func TestTheLockOfANodeProgramIsWaitedFor(t *testing.T) { // O5, O8
-	w := newFixture(t)
-	synctest.Test(t, func(t *testing.T) {
+func TestDirectory(t *testing.T) { // O8
+	inBubble(t, "the lock of a Node program is waited for", func(w *fixture) { // O5
 		w.makeLock(0)
-		began := time.Now()
-		_, err := w.pool("A").Assign(context.Background(), "kana")
-		if !errors.Is(err, lease.ErrUnavailable) || !strings.Contains(err.Error(), "another program holds "+w.path+".lock") {
-			t.Errorf("err = %v; want one that names the lock", err)
-		}
-		if waited := time.Since(began); waited != 2*time.Second {
-			t.Errorf("waited %v; want 2 s", waited)
-		}
-		w.wantLock(true)
+		w.wantGivesUp(".lock")
+		w.lock()
 
-		go func() {
-			time.Sleep(time.Second)
-			check(t, os.Remove(w.path+".lock"))
-		}()
-		must(w.pool("A").Assign(context.Background(), "kana"))(t)
-		w.wantLock(false)
+		time.AfterFunc(time.Second, func() { check(w, os.Remove(w.path+".lock")) })
+		check(w, w.try("A", "kana"))
+		w.wantNoLock()
 	})
-}
 
-// A lock that its holder has not refreshed for 10 s is stale; so is, 10 s after it was first seen, one
-// that a clock has dated an hour ahead.
-func TestTheLockOfADeadNodeProgramIsRemoved(t *testing.T) { // O8
-	for name, age := range map[string]time.Duration{"refreshed 10 s ago": 10 * time.Second, "dated ahead": -time.Hour} {
-		t.Run(name, func(t *testing.T) {
-			w := newFixture(t)
-			synctest.Test(t, func(t *testing.T) {
-				w.makeLock(age)
-				if age < 0 {
-					_, err := w.pool("A").Assign(context.Background(), "kana")
-					if !errors.Is(err, lease.ErrUnavailable) {
-						t.Errorf("at first: %v; want ErrUnavailable", err)
-					}
-					time.Sleep(8 * time.Second)
-				}
-				time.Sleep(time.Millisecond)
-				must(w.pool("A").Assign(context.Background(), "kana"))(t)
-				w.wantLock(false)
-			})
-		})
-	}
-}
+	// A lock that its holder has not refreshed for 10 s is stale.
+	inBubble(t, "the lock of a dead Node program is removed", func(w *fixture) {
+		w.makeLock(10 * time.Second)
+		time.Sleep(time.Millisecond)
+		check(w, w.try("A", "kana"))
+		w.wantNoLock()
+	})
+	inBubble(t, "one that is dated ahead is removed 10 s after it was first seen", func(w *fixture) {
+		w.makeLock(-time.Hour)
+		wantErr(w, w.try("A", "kana"), lease.ErrUnavailable)
+		time.Sleep(8*time.Second + time.Millisecond)
+		check(w, w.try("A", "kana"))
+		w.wantNoLock()
+	})
 
-// What is not an empty directory is no lock of proper-lockfile: it stays.
-func TestAFileInThePlaceOfTheLockStays(t *testing.T) { // O8
-	w := newFixture(t)
-	old := time.Now().Add(-time.Hour)
-	check(t, errors.Join(os.WriteFile(w.path+".lock", nil, 0o600), os.Chtimes(w.path+".lock", old, old)))
-	if _, err := w.pool("A").Assign(t.Context(), "kana"); !errors.Is(err, syscall.ENOTDIR) || !errors.Is(err, lease.ErrRefused) {
-		t.Errorf("err = %v; want a refusal", err)
-	}
-	w.wantLock(true)
-}
+	// What is not an empty directory is no lock of proper-lockfile: it stays.
+	run(t, "a file in its place stays", func(w *fixture) {
+		check(w, os.WriteFile(w.path+".lock", nil, 0o600))
+		w.dateLock(time.Hour)
+		err := w.try("A", "kana")
+		wantErr(w, err, syscall.ENOTDIR)
+		wantErr(w, err, lease.ErrRefused)
+		w.lock()
+	})
 
-// A process that stood still finds the lock of another in the place of its own.
-func TestOnlyTheOwnLockIsRemoved(t *testing.T) { // O8
-	w := newFixture(t)
-	store := must(operator.Open(w.path))(t)
-	store.Now = func() time.Time { // is called during the write
-		if os.Remove(w.path+".lock") == nil {
-			w.makeLock(time.Second)
+	// A process that stood still finds the lock of another in the place of its own.
+	run(t, "only the own lock is removed", func(w *fixture) {
+		store := must(operator.Open(w.path))(w)
+		store.Now = func() time.Time { // is called during the write
+			if os.Remove(w.path+".lock") == nil {
+				w.makeLock(time.Second)
+			}
+			return time.Now()
 		}
-		return time.Now()
-	}
-	_, err := must(operator.New(store, w.path, "A", six, operator.Options{}))(t).Assign(t.Context(), "kana")
-	check(t, err)
-	w.wantLock(true)
+		must(w.over(store, "A").Assign(w.Context(), "kana"))(w)
+		w.lock()
+	})
+
+	// A program that removes a stale lock has the flock of its directory. If it dies, the next one goes on.
+	inBubble(t, "one program at a time removes a stale lock", func(w *fixture) {
+		w.makeLock(0)
+		check(w, os.Mkdir(w.path+".lock/claim", 0o700))
+		lock := must(os.Open(w.path + ".lock"))(w)
+		check(w, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
+		w.dateLock(11 * time.Second)
+		wantErr(w, w.try("A", "kana"), lease.ErrUnavailable)
+		w.lock()
+		check(w, lock.Close())
+		check(w, w.try("A", "kana"))
+		w.wantNoLock()
+	})
 }
 
 // Two programs have found the same stale lock. The first one has removed it, and made its own, before the
 // second one removes what it has found; or its owner, which stood still, has refreshed it.
-func TestALockThatWasMadeOrRefreshedSinceALookStays(t *testing.T) { // O8
+func TestRemoveFound(t *testing.T) { // O8
 	for name, meanwhile := range map[string]func(w *fixture){
 		"made":      func(w *fixture) { check(w, os.Remove(w.path+".lock")); w.makeLock(0) },
-		"refreshed": func(w *fixture) { check(w, os.Chtimes(w.path+".lock", time.Now(), time.Now())) },
+		"refreshed": func(w *fixture) { w.dateLock(0) },
 		"full":      func(w *fixture) { check(w, os.WriteFile(w.path+".lock/x", nil, 0o600)) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := newFixture(t)
+		run(t, "a lock stays that since a look was "+name, func(w *fixture) {
 			w.makeLock(time.Hour)
-			stale := must(os.Lstat(w.path + ".lock"))(t)
+			stale := w.lock()
 			meanwhile(w)
-			now := must(os.Lstat(w.path + ".lock"))(t)
+			now := w.lock()
 			err := operator.RemoveFound(w.path+".lock", stale)
-			if after, lost := os.Lstat(w.path + ".lock"); lost != nil || !os.SameFile(now, after) {
-				t.Errorf("%v: the lock is lost: %v", err, lost)
+			if !os.SameFile(now, w.lock()) {
+				w.Errorf("%v: the lock is lost", err)
 			}
-			if entries := must(os.ReadDir(filepath.Dir(w.path)))(t); len(entries) != 1 {
-				t.Errorf("the folder has %v, want the lock alone", entries)
-			}
+			same(w, 1, len(must(os.ReadDir(filepath.Dir(w.path)))(w)))
 		})
 	}
-}
 
-// A second program has removed the stale lock that the first one found, and made its own. A third one wants
-// it, and does not get it while the first one looks again.
-func TestTheNameOfAnothersLockIsNeverFree(t *testing.T) { // O8
-	w := newFixture(t)
-	w.makeLock(time.Hour)
-	stale := must(os.Lstat(w.path + ".lock"))(t)
-	check(t, os.Remove(w.path+".lock"))
-	w.makeLock(0)
-	ctx, stop := context.WithCancel(t.Context())
-	third := make(chan int)
-	go func() {
-		got := 0
-		for ctx.Err() == nil {
-			if os.Mkdir(w.path+".lock", 0o700) == nil {
-				got++
-			}
-		}
-		third <- got
-	}()
-	for range 1000 {
-		_ = operator.RemoveFound(w.path+".lock", stale)
-	}
-	if stop(); <-third > 0 {
-		t.Error("the third program got the lock")
-	}
-}
-
-// A program that removes a stale lock has the flock of its directory. If it dies, the next one goes on.
-func TestOneProgramAtATimeRemovesAStaleLock(t *testing.T) { // O8
-	w := newFixture(t)
-	synctest.Test(t, func(t *testing.T) {
+	// A third program wants the lock of the first, and does not get it while the second one looks again.
+	run(t, "the name of another's lock is never free", func(w *fixture) {
+		w.makeLock(time.Hour)
+		stale := w.lock()
+		check(w, os.Remove(w.path+".lock"))
 		w.makeLock(0)
-		check(t, os.Mkdir(w.path+".lock/claim", 0o700))
-		lock := must(os.Open(w.path + ".lock"))(t)
-		check(t, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
-		stale := time.Now().Add(-11 * time.Second)
-		check(t, os.Chtimes(w.path+".lock", stale, stale))
-
-		_, err := w.pool("A").Assign(context.Background(), "kana")
-		if !errors.Is(err, lease.ErrUnavailable) {
-			t.Errorf("while another removes it: %v; want ErrUnavailable", err)
+		ctx, stop := context.WithCancel(w.Context())
+		third := make(chan int)
+		go func() {
+			got := 0
+			for ctx.Err() == nil {
+				if os.Mkdir(w.path+".lock", 0o700) == nil {
+					got++
+				}
+			}
+			third <- got
+		}()
+		for range 1000 {
+			_ = operator.RemoveFound(w.path+".lock", stale)
 		}
-		w.wantLock(true)
-		check(t, lock.Close())
-		must(w.pool("A").Assign(context.Background(), "kana"))(t)
-		w.wantLock(false)
+		stop()
+		same(w, 0, <-third)
 	})
 }
 
 // In 300 rounds a Node program with proper-lockfile and this package want the same operator at once. In every
 // second one they also find the lock of a dead program.
-func TestANodeProgramAndAPoolNeverHaveOneOperator(t *testing.T) { // O1, O5
+func TestNode(t *testing.T) { // O1, O5
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	w := newFixture(t)
 	modules := examplestest.Modules(t, paths[1], "testdata")
@@ -200,10 +173,9 @@ func TestANodeProgramAndAPoolNeverHaveOneOperator(t *testing.T) { // O1, O5
 		if round%2 == 1 {
 			w.makeLock(11 * time.Second)
 		}
-		_, err := fmt.Fprintln(stdin, "kana")
-		check(t, err)
-		_, err = must(operator.New(must(operator.Open(w.path))(t), w.path, "go", six, operator.Options{}))(t).Assign(t.Context(), "kana")
-		if busy := new(operator.BusyError); err != nil && !errors.As(err, &busy) {
+		must(fmt.Fprintln(stdin, "kana"))(t)
+		_, err := w.over(must(operator.Open(w.path))(t), "go").Assign(t.Context(), "kana")
+		if err != nil && !errors.As(err, new(*operator.BusyError)) {
 			t.Fatal(err)
 		}
 		answers.Scan()

@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"taskguard/lease"
@@ -34,6 +36,20 @@ func newFixture(t *testing.T) *fixture {
 	return &fixture{T: t, path: filepath.Join(t.TempDir(), "state.json"), now: noon}
 }
 
+// run runs test as a subtest.
+func run(t *testing.T, name string, test func(w *fixture)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { test(newFixture(t)) })
+}
+
+// inBubble runs test in virtual time, as a subtest.
+func inBubble(t *testing.T, name string, test func(w *fixture)) {
+	t.Helper()
+	run(t, name, func(w *fixture) {
+		synctest.Test(w.T, func(t *testing.T) { test(&fixture{T: t, path: w.path, now: noon}) })
+	})
+}
+
 // file opens the state file as another program does.
 func (w *fixture) file() *operator.File {
 	w.Helper()
@@ -50,24 +66,37 @@ func (w *fixture) over(store lease.Store[operator.State], session string) *opera
 	return must(operator.New(store, w.path, session, six, w.o))(w)
 }
 
+// try tries to assign an operator.
+func (w *fixture) try(session, id string) error {
+	w.Helper()
+	_, err := w.pool(session).Assign(w.Context(), id)
+	return err
+}
+
 // assign assigns an operator, or fails the test.
 func (w *fixture) assign(session, id string) operator.Assignment {
 	w.Helper()
-	a, err := w.pool(session).Assign(w.Context(), id)
-	if err != nil {
-		w.Fatalf("assign %q to %s: %v", id, session, err)
-	}
-	return a
+	return must(w.pool(session).Assign(w.Context(), id))(w)
 }
 
 // wantBusy fails unless kana is refused to session as another's.
 func (w *fixture) wantBusy(session string) {
 	w.Helper()
 	a, err := w.pool(session).Assign(w.Context(), "kana")
-	var busy *operator.BusyError
-	if !errors.As(err, &busy) || busy.Operator.ID != "kana" || a != (operator.Assignment{}) {
-		w.Errorf("assign kana to %s: %+v, %v; want it busy", session, a, err)
+	same(w, operator.Assignment{}, a)
+	if busy, ok := errors.AsType[*operator.BusyError](err); !ok || busy.Operator.ID != "kana" {
+		w.Errorf("assign kana to %s: %v; want it busy", session, err)
 	}
+}
+
+// wantGivesUp fails unless an assignment gives up after 2 s, and names the file that another program holds.
+func (w *fixture) wantGivesUp(suffix string) {
+	w.Helper()
+	began := time.Now()
+	err := w.try("A", "dia")
+	wantErr(w, err, lease.ErrUnavailable)
+	same(w, true, strings.Contains(err.Error(), w.path+suffix))
+	same(w, 2*time.Second, time.Since(began))
 }
 
 // put writes the file as another program does.
@@ -76,36 +105,30 @@ func (w *fixture) put(content string) {
 	check(w, os.WriteFile(w.path, []byte(content), 0o600))
 }
 
-// written returns the values in the file, by session.
-func (w *fixture) written() map[string]string {
+// wantContent compares the whole file.
+func (w *fixture) wantContent(want string) {
 	w.Helper()
-	var file struct {
-		Storage map[string]struct {
-			Data string `json:"data"`
-		} `json:"storage"`
-	}
-	data, err := os.ReadFile(w.path)
-	if err = errors.Join(err, json.Unmarshal(data, &file)); err != nil {
-		w.Fatal(err)
-	}
-	values := map[string]string{}
-	for session, e := range file.Storage {
-		values[session] = e.Data
-	}
-	return values
+	same(w, want, string(must(os.ReadFile(w.path))(w)))
 }
 
 // wantWritten fails unless the file holds exactly these, each "session=value", in order.
 func (w *fixture) wantWritten(want ...string) {
 	w.Helper()
+	var file struct {
+		Storage map[string]struct{ Data string }
+	}
+	check(w, json.Unmarshal(must(os.ReadFile(w.path))(w), &file))
 	var got []string
-	for session, value := range w.written() {
-		got = append(got, session+"="+value)
+	for session, e := range file.Storage {
+		got = append(got, session+"="+e.Data)
 	}
 	slices.Sort(got)
-	if !slices.Equal(got, want) {
-		w.Errorf("the file holds %v; want %v", got, want)
-	}
+	same(w, strings.Join(want, " "), strings.Join(got, " "))
+}
+
+func (w *fixture) wantMode(path string) {
+	w.Helper()
+	same(w, 0o600, must(os.Stat(path))(w).Mode())
 }
 
 // between is a store that calls happens before its first write.
@@ -114,7 +137,8 @@ type between struct {
 	happens func()
 }
 
-func (b *between) Swap(ctx ctx, key string, prev cell, next operator.State) (cell, error) {
+func (b *between) Swap(ctx context.Context, key string, prev lease.Cell[operator.State], next operator.State,
+) (lease.Cell[operator.State], error) {
 	if b.happens != nil {
 		b.happens()
 		b.happens = nil
@@ -122,10 +146,20 @@ func (b *between) Swap(ctx ctx, key string, prev cell, next operator.State) (cel
 	return b.Store.Swap(ctx, key, prev, next)
 }
 
-type (
-	ctx  = context.Context
-	cell = lease.Cell[operator.State]
-)
+// same fails the test unless got is want.
+func same[T comparable](t testing.TB, want, got T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("got %v; want %v", got, want)
+	}
+}
+
+func wantErr(t testing.TB, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("err = %v; want %v", err, want)
+	}
+}
 
 // check fails the test on an error.
 func check(t testing.TB, err error) {

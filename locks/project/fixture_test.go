@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +21,11 @@ import (
 
 const room = "imgponic:project"
 
+type (
+	options = project.AcquireOptions
+	release = project.ReleaseOptions
+)
+
 // fixture is a project, a remote store that may fail, and the reported events.
 type fixture struct {
 	*testing.T
@@ -27,21 +34,26 @@ type fixture struct {
 	remote *leasetest.Faulty[document.Lock]
 	*project.Locker
 
+	start time.Time
+
 	mu     sync.Mutex
 	events []project.Event
 }
 
-// inBubble runs test in virtual time, with a remote store or without.
-func inBubble(t *testing.T, remote bool, test func(s *fixture)) {
+// inBubble runs test in virtual time, as a subtest, with a remote store or without.
+func inBubble(t *testing.T, name string, remote bool, test func(s *fixture)) {
 	t.Helper()
-	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		m := &lease.Memory[document.Lock]{}
-		s := &fixture{T: t, dir: dir, memory: m, remote: leasetest.NewFaulty[document.Lock](m, nil)}
-		s.Locker = s.another(remote)
-		s.Subscribe(s.record)
-		defer time.Sleep(2 * time.Hour) // trust ends in every lease that is still held
-		test(s)
+	t.Run(name, func(t *testing.T) {
+		dir := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			m := &lease.Memory[document.Lock]{}
+			s := &fixture{T: t, dir: dir, memory: m, start: time.Now()}
+			s.remote = leasetest.NewFaulty[document.Lock](m, nil)
+			s.Locker = s.another(remote)
+			s.Subscribe(s.record)
+			defer time.Sleep(2 * time.Hour) // trust ends in every lease that is still held
+			test(s)
+		})
 	})
 }
 
@@ -73,44 +85,67 @@ func (s *fixture) reported() []string {
 	return all
 }
 
+// short returns the type of e and the fields that it sets.
 func short(e *project.Event) string {
 	e.Err = cmp.Or(e.Err, &project.Error{})
+	wait := e.Wait.Round(100 * time.Millisecond) // an engine's pause is up to 100 ms
 	details := map[project.EventType][]any{
-		project.Attempt: {e.Strategy, e.Retry}, project.Acquired: {e.Strategy}, project.FallbackEngaged: {e.Strategy},
-		project.Renewed: {e.Retry}, project.Released: {e.Duration}, project.ReadonlyEntered: {e.Reason}, project.Warned: {e.Warning},
-		project.Waiting:        {e.Wait.Round(100 * time.Millisecond)}, // an engine's pause is up to 100 ms
-		project.RenewScheduled: {e.Wait.Round(100 * time.Millisecond)},
-		project.Failed:         {e.Err.Code, e.Err.Retryable}, project.ReleaseAttempt: {e.Retry, e.Force},
+		project.Attempt:         {e.Strategy, e.Retry},
+		project.Acquired:        {e.Strategy},
+		project.FallbackEngaged: {e.Strategy},
+		project.Renewed:         {e.Retry},
+		project.Released:        {e.Duration},
+		project.ReadonlyEntered: {e.Reason},
+		project.Warned:          {e.Warning},
+		project.Waiting:         {wait},
+		project.RenewScheduled:  {wait},
+		project.Failed:          {e.Err.Code, e.Err.Retryable},
+		project.ReleaseAttempt:  {e.Retry, e.Force},
 	}
-	return strings.TrimSpace(strings.TrimPrefix(fmt.Sprintln(append([]any{e.Type}, details[e.Type]...)...), "lock:"))
+	text := fmt.Sprintln(append([]any{e.Type}, details[e.Type]...)...)
+	return strings.TrimSpace(strings.TrimPrefix(text, "lock:"))
 }
 
 // wantEvents fails unless exactly these events, separated by commas, were reported since the last
 // call.
 func (s *fixture) wantEvents(want ...string) {
 	s.Helper()
-	if got, want := strings.Join(s.reported(), ", "), strings.Join(want, ", "); got != want {
-		s.Errorf("events:\n%s\nwant:\n%s", got, want)
-	}
+	same(s, strings.Join(want, ", "), strings.Join(s.reported(), ", "))
 }
 
 func (s *fixture) wantState(want project.State) {
 	s.Helper()
-	if got := s.State(); got != want {
-		s.Errorf("state %s; want %s", got, want)
-	}
+	same(s, want, s.State())
 }
 
 // acquired acquires the lock, or fails the test.
-func (s *fixture) acquired(l *project.Locker, o project.AcquireOptions) project.Lease {
+func (s *fixture) acquired(l *project.Locker, o options) project.Lease {
 	s.Helper()
 	return must(l.Acquire(s.Context(), o))(s)
+}
+
+// refused fails the test unless the lock is not acquired, for good, with this code.
+func (s *fixture) refused(l *project.Locker, o options, code project.Code) error {
+	s.Helper()
+	_, err := l.Acquire(s.Context(), o)
+	wantCode(s, err, code, false)
+	return err
+}
+
+// with runs fn under the lock.
+func (s *fixture) with(o options, fn func(ctx context.Context)) error {
+	return s.WithProjectLock(s.Context(), o, func(ctx context.Context, _ project.Lease) error { fn(ctx); return nil })
 }
 
 // released releases the lock, or fails the test.
 func (s *fixture) released(l *project.Locker, ls project.Lease) {
 	s.Helper()
-	check(s, l.Release(s.Context(), ls, project.ReleaseOptions{}))
+	check(s, l.Release(s.Context(), ls, release{}))
+}
+
+// forced releases the lock by force.
+func (s *fixture) forced(ls project.Lease) error {
+	return s.Release(s.Context(), ls, release{Force: true})
 }
 
 // renewed renews the lock, or fails the test.
@@ -129,8 +164,49 @@ func (s *fixture) reset() {
 
 func (s *fixture) wantHeld(l *project.Locker) {
 	s.Helper()
-	if got := l.State(); got != project.HeartbeatQueued {
-		s.Errorf("state %s; want the lock still held", got)
+	same(s, project.HeartbeatQueued, l.State())
+}
+
+// wantSince checks how long after the start it is.
+func (s *fixture) wantSince(want time.Duration) {
+	s.Helper()
+	same(s, want, time.Since(s.start))
+}
+
+func (s *fixture) lockFile() string { return filepath.Join(s.dir, "project", ".lock") }
+
+// block makes every call to the file fail, until unblock.
+func (s *fixture) block() {
+	s.Helper()
+	guard := s.lockFile() + ".guard"
+	check(s, errors.Join(os.Remove(guard), os.Mkdir(guard, 0o700)))
+}
+
+func (s *fixture) unblock() {
+	s.Helper()
+	check(s, os.Remove(s.lockFile()+".guard"))
+}
+
+// put writes project/.lock as another program would, now by the virtual clock.
+func (s *fixture) put(content string) {
+	s.Helper()
+	if err := os.Mkdir(s.dir+"/project", 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		s.Fatal(err)
+	}
+	now := time.Now()
+	check(s, errors.Join(os.WriteFile(s.lockFile(), []byte(content), 0o600), os.Chtimes(s.lockFile(), now, now)))
+}
+
+// wantFile checks the content of project/.lock.
+func (s *fixture) wantFile(want string) {
+	s.Helper()
+	same(s, want, string(must(os.ReadFile(s.lockFile()))(s)))
+}
+
+func (s *fixture) wantNoFile() {
+	s.Helper()
+	if _, err := os.Lstat(s.lockFile()); !errors.Is(err, os.ErrNotExist) {
+		s.Errorf("%s: %v; want none", s.lockFile(), err)
 	}
 }
 
@@ -145,9 +221,40 @@ func (s *fixture) wantOwner(want string) {
 // holdRemote lets another owner hold the room for longer than any test waits.
 func (s *fixture) holdRemote() {
 	now := time.Now()
-	s.memory.Put(room, document.Lock{
-		Lease: lease.Lease{Owner: "other", Token: now.UnixMicro() + 7, HeartbeatAt: now, ExpiresAt: now.Add(time.Hour)}, LockedAt: now, Holder: "x",
-	})
+	l := lease.Lease{Owner: "other", Token: now.UnixMicro() + 7, HeartbeatAt: now, ExpiresAt: now.Add(time.Hour)}
+	s.memory.Put(room, document.Lock{Lease: l, LockedAt: now, Holder: "x"})
+}
+
+// failAfter makes every call to the remote store fail from then on.
+func (s *fixture) failAfter(d time.Duration, f leasetest.Fault) {
+	time.AfterFunc(d, func() { s.remote.SetPlan(leasetest.Always(f)) })
+}
+
+// count returns the number of events of a type; reported still returns them.
+func (s *fixture) count(kind project.EventType) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.events {
+		if s.events[i].Type == kind {
+			n++
+		}
+	}
+	return n
+}
+
+// same fails the test unless got is want.
+func same[T comparable](t testing.TB, want, got T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("got %v; want %v", got, want)
+	}
+}
+
+func wantErr(t testing.TB, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("err = %v; want %v", err, want)
+	}
 }
 
 // wantCode fails unless err is an *Error of that code.
@@ -169,9 +276,7 @@ func theError(err error) *project.Error {
 var errFn = errors.New("fn's own")
 
 // once returns options for a single attempt.
-func once() project.AcquireOptions { return project.AcquireOptions{RetryLimit: 1} }
-
-func nothing(context.Context, project.Lease) error { return nil }
+func once() options { return options{RetryLimit: 1} }
 
 // check fails the test on an error.
 func check(t testing.TB, err error) {

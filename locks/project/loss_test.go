@@ -16,7 +16,7 @@ import (
 )
 
 // untilLost runs fn under the lock until its context ends, and returns the cause.
-func (s *fixture) untilLost(o project.AcquireOptions) (cause, err error) {
+func (s *fixture) untilLost(o options) (cause, err error) {
 	s.Helper()
 	err = s.WithProjectLock(s.Context(), o, func(ctx context.Context, _ project.Lease) error {
 		<-ctx.Done()
@@ -29,94 +29,207 @@ func (s *fixture) untilLost(o project.AcquireOptions) (cause, err error) {
 	return cause, err
 }
 
-// count returns the number of events of a type; reported still returns them.
-func (s *fixture) count(kind project.EventType) (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range s.events {
-		if s.events[i].Type == kind {
-			n++
-		}
-	}
-	return n
+// stopped returns an OnReadonly that notes how long after the start it was called.
+func (s *fixture) stopped(after *[]time.Duration) func(project.ReadonlyInfo) {
+	return func(project.ReadonlyInfo) { *after = append(*after, time.Since(s.start)) }
 }
 
-func TestALeaseThatAnotherHasTakenIsStale(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
+// When trust in the lease ends, which is not renewed.
+const trusted = 22500 * time.Millisecond
+
+// patient are options with which a heartbeat tries until trust has ended.
+var patient = options{RetryLimit: 100, Backoff: 1700 * time.Millisecond}
+
+func TestLoss(t *testing.T) {
+	inBubble(t, "a lease that another has taken is stale", true, func(s *fixture) {
 		time.AfterFunc(5*time.Second, s.holdRemote)
-		began, calls := time.Now(), 0
-		cause, err := s.untilLost(project.AcquireOptions{OnReadonly: func(project.ReadonlyInfo) { calls++ }})
-		wantCode(s.T, err, project.LeaseStale, false)
+		var stops []time.Duration
+		cause, err := s.untilLost(options{OnReadonly: s.stopped(&stops)})
+		wantCode(s, err, project.LeaseStale, false)
 		e := theError(err)
-		if !errors.Is(cause, e) || !errors.Is(err, lease.ErrLost) || e.KillAfter() != 1250*time.Millisecond {
-			s.Errorf("cause %v, error %v, kill after %v", cause, err, e.KillAfter())
-		}
-		if lived := time.Since(began); lived.Truncate(10*time.Millisecond) != 10*time.Second {
-			s.Errorf("after %v; want with the next heartbeat", lived)
+		wantErr(s, cause, e)
+		wantErr(s, err, lease.ErrLost)
+		same(s, 1250*time.Millisecond, e.KillAfter())
+		if len(stops) != 1 || stops[0].Truncate(10*time.Millisecond) != 10*time.Second {
+			s.Errorf("writes stopped after %v; want once, with the next heartbeat", stops)
 		}
 		s.wantEvents("attempt web-lock 0, acquired web-lock, renew-scheduled 10s, attempt web-lock 0",
 			"error lease-stale false, readonly-entered lease-stale")
-		if calls != 1 {
-			s.Errorf("onReadonly called %d times; want once", calls)
-		}
 		s.wantOwner("other")
 	})
-}
 
-// R5.
-func TestTwoHeartbeatsInARowWithoutSuccessEndInReadOnly(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
-		time.AfterFunc(time.Second, func() { s.remote.SetPlan(leasetest.Always(leasetest.Refuse)) })
-		_, err := s.untilLost(project.AcquireOptions{})
-		wantCode(s.T, err, project.RenewFailed, true)
-		const failed = "attempt web-lock 0, error renew-failed true, waiting 500ms, attempt web-lock 1, error renew-failed true, " +
-			"waiting 1s, attempt web-lock 2, error renew-failed true"
+	inBubble(t, "two heartbeats in a row without success end in read-only", true, func(s *fixture) { // R5
+		s.failAfter(time.Second, leasetest.Refuse)
+		_, err := s.untilLost(options{})
+		wantCode(s, err, project.RenewFailed, true)
+		const failed = "attempt web-lock 0, error renew-failed true, waiting 500ms, attempt web-lock 1, " +
+			"error renew-failed true, waiting 1s, attempt web-lock 2, error renew-failed true"
 		s.wantEvents("attempt web-lock 0, acquired web-lock, renew-scheduled 10s", failed, "renew-scheduled 8.5s",
 			failed, "readonly-entered renew-failed")
 	})
+
+	inBubble(t, "a file of another is left alone", false, func(s *fixture) { // R1
+		ls := s.acquired(s.Locker, options{})
+		const theirs = `{"uuid":"another","mtime":"2000-01-01T00:00:20.000Z","ttl":30000}`
+		s.put(theirs)
+		_, err := s.Renew(s.Context(), ls)
+		wantCode(s, err, project.LeaseStale, false)
+		s.Reset()
+		s.wantFile(theirs)
+	})
+
+	for _, fault := range []leasetest.Fault{leasetest.Refuse, leasetest.Unavailable, leasetest.SlowReply} {
+		inBubble(t, "no event of a heartbeat follows the end of trust, "+string(fault), true, func(s *fixture) {
+			s.remote.Delay = 25 * time.Second // of a reply that comes after the end of trust
+			var stops []time.Duration
+			o := patient
+			o.OnReadonly = s.stopped(&stops)
+			ls := s.acquired(s.Locker, o)
+			s.remote.SetPlan(leasetest.Always(fault))
+			_, err := s.Renew(s.Context(), ls)
+			wantCode(s, err, project.LeaseStale, false)
+			time.Sleep(5 * time.Second) // the removal of the record has given up too
+			same(s, trusted, stops[0])
+			same(s, 1, len(stops))
+			same(s, 1, s.count(project.ReadonlyEntered))
+			all := s.reported()
+			same(s, "error lease-stale false, readonly-entered lease-stale", strings.Join(all[len(all)-2:], ", "))
+		})
+	}
+
+	inBubble(t, "it is reported while a heartbeat hangs", true, func(s *fixture) {
+		s.remote.Delay = time.Minute // also beyond the end of its context
+		s.failAfter(time.Second, leasetest.SlowFailure)
+		var stops []time.Duration
+		_, err := s.untilLost(options{OnReadonly: s.stopped(&stops)})
+		wantCode(s, err, project.LeaseStale, false)
+		same(s, trusted, stops[0])
+	})
+
+	inBubble(t, "OnReadonly may release by force", true, func(s *fixture) {
+		var ls project.Lease
+		called := false
+		ls = s.acquired(s.Locker, options{OnReadonly: func(project.ReadonlyInfo) {
+			called = true
+			ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
+			defer cancel()
+			_, err := s.Renew(ctx, ls)
+			wantCode(s, err, project.LeaseStale, false)
+			check(s, s.Release(ctx, ls, release{Force: true}))
+		}})
+		s.holdRemote()
+		_, err := s.Renew(s.Context(), ls)
+		wantCode(s, err, project.LeaseStale, false)
+		same(s, true, called)
+		s.wantState(project.Idle)
+	})
+
+	// KillAfter's promise: a function that ignores the loss has so long.
+	for name, remote := range map[string]bool{"remote": true, "file": false} {
+		inBubble(t, "a lease without trust stays held until it expires, "+name, remote, func(s *fixture) {
+			ls := s.acquired(s.Locker, options{})
+			time.Sleep(time.Until(ls.TrustedUntil) + 10*time.Millisecond)
+			other := s.another(remote)
+			if _, err := other.Acquire(s.Context(), once()); err == nil {
+				s.Error("another acquired the lock 10 ms after the loss")
+			}
+			s.wantState(project.Readonly)
+			other.Reset()
+			time.Sleep(time.Until(ls.ExpiresAt))
+			s.acquired(other, options{})
+			s.reset()
+			s.wantHeld(other)
+		})
+	}
+
+	inBubble(t, "reset removes the record but not while fn runs", false, func(s *fixture) {
+		ls := s.acquired(s.Locker, options{})
+		time.Sleep(time.Until(ls.TrustedUntil) + 10*time.Millisecond)
+		s.reset()
+		s.wantNoFile()
+		err := s.with(options{}, func(ctx context.Context) {
+			s.block() // no heartbeat gets through
+			<-ctx.Done()
+			s.unblock()
+			s.reset()
+			must(os.Stat(s.lockFile()))(s)
+		})
+		wantCode(s, err, project.LeaseStale, false)
+		s.wantNoFile()
+	})
+
+	short := options{TTL: 2 * time.Second}
+	dropped, hangs := leasetest.On(leasetest.Swap, leasetest.DropBefore), leasetest.Always(leasetest.SlowFailure)
+	for name, c := range map[string]struct {
+		after time.Duration
+		plan  leasetest.Plan
+		o     options
+		want  error
+	}{
+		"a full disk":            {time.Second, leasetest.Always(leasetest.Refuse), patient, lease.ErrRefused},
+		"a heartbeat that hangs": {time.Second / 10, leasetest.Any(dropped, hangs), short, leasetest.ErrDropped},
+	} {
+		inBubble(t, "out of time, it names why the renewals failed, "+name, true, func(s *fixture) {
+			s.remote.Delay = time.Minute
+			time.AfterFunc(c.after, func() { s.remote.SetPlan(c.plan) })
+			_, err := s.untilLost(c.o)
+			wantCode(s, err, project.LeaseStale, false)
+			wantErr(s, err, c.want)
+			wantErr(s, err, lease.ErrLost)
+		})
+	}
+	inBubble(t, "it names no failure before a renewal that succeeded", true, func(s *fixture) {
+		refuse := leasetest.On(leasetest.Swap, leasetest.Refuse)
+		time.AfterFunc(time.Second, func() { s.remote.SetPlan(refuse) })
+		time.AfterFunc(15*time.Second, s.holdRemote)
+		_, err := s.untilLost(options{})
+		wantErr(s, err, lease.ErrLost)
+		if errors.Is(err, lease.ErrRefused) {
+			s.Error(err)
+		}
+	})
 }
 
-func TestASuccessfulHeartbeatResetsTheCountOfFailedOnes(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
-		ls := s.acquired(s.Locker, project.AcquireOptions{})
+func TestRenew(t *testing.T) {
+	inBubble(t, "one that fails twice succeeds with retry rising", true, func(s *fixture) {
+		ls := s.acquired(s.Locker, options{})
+		time.Sleep(10 * time.Second)
+		s.reported()
+		s.remote.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse, leasetest.Refuse))
+		next := must(s.Renew(s.Context(), ls))(s)
+		same(s, true, next.ExpiresAt.After(ls.ExpiresAt))
+		same(s, 0, next.RenewAttempt)
+		s.wantEvents("attempt web-lock 0, error renew-failed true, waiting 500ms, attempt web-lock 1",
+			"error renew-failed true, waiting 1s, attempt web-lock 2, renewed 2, renew-scheduled 10s")
+	})
+
+	inBubble(t, "a successful one resets the count of failed ones", true, func(s *fixture) {
+		ls := s.acquired(s.Locker, options{})
+		refusals := slices.Repeat([]leasetest.Fault{leasetest.Refuse}, 3)
 		for range 3 {
-			s.remote.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse, leasetest.Refuse, leasetest.Refuse))
+			s.remote.SetPlan(leasetest.On(leasetest.Swap, refusals...))
 			time.Sleep(time.Second)
 			_, err := s.Renew(s.Context(), ls)
-			wantCode(s.T, err, project.RenewFailed, true)
+			wantCode(s, err, project.RenewFailed, true)
 			s.renewed(ls)
 		}
+	})
+
+	inBubble(t, "one waits for its turn until its context ends", true, func(s *fixture) {
+		ls := s.acquired(s.Locker, options{})
 		s.remote.SetPlan(leasetest.Always(leasetest.Unavailable))
 		go func() { _, _ = s.Renew(s.Context(), ls) }()
 		synctest.Wait()
 		ctx, cancel := context.WithTimeoutCause(s.Context(), time.Second, errFn)
 		defer cancel()
 		for range 2 { // it waits for the other's turn; it has ended before
-			if _, err := s.Renew(ctx, ls); !errors.Is(err, errFn) {
-				s.Errorf("%v; want the context's cause", err)
-			}
+			_, err := s.Renew(ctx, ls)
+			wantErr(s, err, errFn)
 		}
 	})
-}
 
-// R1: only if it is ours.
-func TestAStaleLeasesFileIsRemovedOnlyIfItIsOurs(t *testing.T) {
-	inBubble(t, false, func(s *fixture) {
-		ls := s.acquired(s.Locker, project.AcquireOptions{})
-		const theirs = `{"uuid":"another","mtime":"2000-01-01T00:00:20.000Z","ttl":30000}`
-		check(s, os.WriteFile(s.lockFile(), []byte(theirs), 0o600))
-		_, err := s.Renew(s.Context(), ls)
-		wantCode(s.T, err, project.LeaseStale, false)
-		s.Reset()
-		if data, err := os.ReadFile(s.lockFile()); err != nil || string(data) != theirs {
-			s.Errorf("%s, %v; want the other's, untouched", data, err)
-		}
-	})
-}
-
-func TestALateHeartbeatIsAWarningAndRenews(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
-		ls := s.acquired(s.Locker, project.AcquireOptions{HeartbeatInterval: 5 * time.Second})
+	inBubble(t, "a late one is a warning and renews", true, func(s *fixture) {
+		ls := s.acquired(s.Locker, options{HeartbeatInterval: 5 * time.Second})
 		time.Sleep(10 * time.Second)
 		s.reported()
 		s.renewed(ls)
@@ -125,178 +238,18 @@ func TestALateHeartbeatIsAWarningAndRenews(t *testing.T) {
 		s.renewed(ls)
 		s.wantEvents("warning heartbeat-delayed, attempt web-lock 0, renewed 0, renew-scheduled 5s")
 	})
-}
 
-func TestNoEventOfAHeartbeatFollowsTheEndOfTrust(t *testing.T) {
-	for _, fault := range []leasetest.Fault{leasetest.Refuse, leasetest.Unavailable, leasetest.SlowReply} {
-		inBubble(t, true, func(s *fixture) {
-			s.remote.Delay = 25 * time.Second // of a reply that comes after the end of trust
-			began, stopped := time.Now(), time.Duration(0)
-			ls := s.acquired(s.Locker, project.AcquireOptions{RetryLimit: 100, Backoff: 1700 * time.Millisecond,
-				OnReadonly: func(project.ReadonlyInfo) { stopped = time.Since(began) }})
-			s.remote.SetPlan(leasetest.Always(fault))
-			_, err := s.Renew(s.Context(), ls)
-			wantCode(s.T, err, project.LeaseStale, false)
-			time.Sleep(5 * time.Second) // the removal of the record has given up too
-			if stopped != 22500*time.Millisecond {
-				s.Errorf("writes stopped after %v; want when trust ended", stopped)
-			}
-			if all := s.reported(); !slices.Equal(all[len(all)-2:], []string{"error lease-stale false", "readonly-entered lease-stale"}) || strings.Count(strings.Join(all, "\n"), "readonly-entered") != 1 {
-				s.Errorf("events %q; want read-only last, and once", all)
-			}
-		})
-	}
-}
-
-func TestALossIsReportedWhileAHeartbeatHangs(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
-		began, stopped := time.Now(), time.Duration(0)
-		s.remote.Delay = time.Minute // also beyond the end of its context
-		time.AfterFunc(time.Second, func() { s.remote.SetPlan(leasetest.Always(leasetest.SlowFailure)) })
-		_, err := s.untilLost(project.AcquireOptions{OnReadonly: func(project.ReadonlyInfo) { stopped = time.Since(began) }})
-		wantCode(s.T, err, project.LeaseStale, false)
-		if stopped != 22500*time.Millisecond {
-			s.Errorf("writes stopped after %v; want when trust ended", stopped)
-		}
-	})
-}
-
-func TestAReleaseWhileFnRunsEndsItsContextBeforeAnotherCanHaveTheLock(t *testing.T) {
-	for _, force := range []bool{true, false} {
-		inBubble(t, true, func(s *fixture) {
-			other := s.another(true)
-			err := s.WithProjectLock(s.Context(), project.AcquireOptions{}, func(ctx context.Context, ls project.Lease) error {
-				go func() {
-					if err := s.Release(context.Background(), ls, project.ReleaseOptions{Force: force}); err != nil {
-						s.Error(err)
-					}
-				}()
-				time.Sleep(time.Second)
-				s.acquired(other, project.AcquireOptions{})
-				if ctx.Err() == nil || errors.As(context.Cause(ctx), new(*project.Error)) {
-					s.Errorf("force %t: fn's context ended with %v; want it ended, by the release", force, context.Cause(ctx))
-				}
-				return ctx.Err()
-			})
-			if !errors.Is(err, context.Canceled) {
-				s.Errorf("%v; want fn's own error", err)
-			}
-			s.wantHeld(other)
-		})
-	}
-}
-
-func TestOnReadonlyMayReleaseByForce(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
-		var ls project.Lease
-		var errs []error
-		ls = s.acquired(s.Locker, project.AcquireOptions{OnReadonly: func(project.ReadonlyInfo) {
-			ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
-			defer cancel()
-			_, err := s.Renew(ctx, ls)
-			errs = append(errs, err, s.Release(ctx, ls, project.ReleaseOptions{Force: true}))
-		}})
-		s.holdRemote()
-		_, err := s.Renew(s.Context(), ls)
-		wantCode(s.T, err, project.LeaseStale, false)
-		if len(errs) != 2 || theError(errs[0]).Code != project.LeaseStale || errs[1] != nil {
-			s.Errorf("in OnReadonly: %v; want the renewal stale, and the lock released by force", errs)
-		}
-		s.wantState(project.Idle)
-	})
-}
-
-// KillAfter's promise: a function that ignores the loss has so long.
-func TestALeaseWithoutTrustStaysHeldUntilItExpires(t *testing.T) {
-	for _, remote := range []bool{true, false} {
-		inBubble(t, remote, func(s *fixture) {
-			ls := s.acquired(s.Locker, project.AcquireOptions{})
-			time.Sleep(time.Until(ls.TrustedUntil) + 10*time.Millisecond)
-			other := s.another(remote)
-			if _, err := other.Acquire(s.Context(), once()); err == nil {
-				s.Errorf("remote %t: another acquired the lock 10 ms after the loss", remote)
-			}
-			s.wantState(project.Readonly)
-			other.Reset()
-			time.Sleep(time.Until(ls.ExpiresAt))
-			s.acquired(other, project.AcquireOptions{})
-			s.reset()
-			s.wantHeld(other)
-		})
-	}
-}
-
-func TestResetRemovesTheRecordButNotWhileFnRuns(t *testing.T) {
-	inBubble(t, false, func(s *fixture) {
-		ls := s.acquired(s.Locker, project.AcquireOptions{})
-		time.Sleep(time.Until(ls.TrustedUntil) + 10*time.Millisecond)
-		s.reset()
-		s.wantNoFile()
-		guard := s.lockFile() + ".guard"
-		err := s.WithProjectLock(s.Context(), project.AcquireOptions{}, func(ctx context.Context, _ project.Lease) error {
-			if err := errors.Join(os.Remove(guard), os.Mkdir(guard, 0o700)); err != nil { // no heartbeat gets through
-				s.Fatal(err)
-			}
-			<-ctx.Done()
-			if err := os.Remove(guard); err != nil || !s.Reset() {
-				s.Errorf("%v, or no reset", err)
-			}
-			if _, err := os.Stat(s.lockFile()); err != nil {
-				s.Errorf("while fn runs: %v; want the file still there", err)
-			}
-			return nil
-		})
-		wantCode(s.T, err, project.LeaseStale, false)
-		s.wantNoFile()
-	})
-}
-
-// The store answers long after the end of trust, when the Locker has stopped to watch the lease.
-func TestARenewalMayOutliveTrust(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
-		ls := s.acquired(s.Locker, project.AcquireOptions{})
-		s.remote.Delay = time.Minute
-		s.remote.SetPlan(leasetest.On(leasetest.Swap, leasetest.SlowFailure))
-		renewed := make(chan error, 1)
-		go func() {
-			_, err := s.Renew(s.Context(), ls)
-			renewed <- err
-		}()
-		time.Sleep(2 * time.Minute)
-		if err := <-renewed; err == nil || s.State() != project.Readonly {
-			t.Errorf("%v, %s", err, s.State())
-		}
-	})
-}
-
-// Such as a full disk.
-func TestALossOutOfTimeNamesWhyTheRenewalsFailed(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
-		time.AfterFunc(time.Second, func() { s.remote.SetPlan(leasetest.Always(leasetest.Refuse)) })
-		_, err := s.untilLost(project.AcquireOptions{RetryLimit: 100, Backoff: 1700 * time.Millisecond})
-		wantCode(s.T, err, project.LeaseStale, false)
-		if !errors.Is(err, lease.ErrRefused) || !errors.Is(err, lease.ErrLost) {
-			s.Errorf("%v; want also why the last renewal failed", err)
-		}
-
-		s.Reset()
-		s.remote.SetPlan(nil)
-		time.AfterFunc(time.Second, func() { s.remote.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse)) })
-		time.AfterFunc(15*time.Second, s.holdRemote)
-		if _, err := s.untilLost(project.AcquireOptions{}); errors.Is(err, lease.ErrRefused) {
-			s.Errorf("%v; want nothing of a failure before a renewal that succeeded", err)
-		}
-	})
-}
-
-// The heartbeat still tries when the short TTL ends.
-func TestALossWithinAHeartbeatNamesWhyItsTriesFailed(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
-		time.AfterFunc(time.Second/10, func() { s.remote.SetPlan(leasetest.Always(leasetest.DropBefore)) })
-		_, err := s.untilLost(project.AcquireOptions{TTL: 2 * time.Second})
-		wantCode(s.T, err, project.LeaseStale, false)
-		if !errors.Is(err, leasetest.ErrDropped) || !errors.Is(err, lease.ErrLost) {
-			s.Errorf("%v; want also why the tries failed", err)
-		}
+	inBubble(t, "an earlier lease is stale", true, func(s *fixture) {
+		old := s.acquired(s.Locker, options{})
+		s.released(s.Locker, old)
+		_, err := s.Renew(s.Context(), old)
+		wantCode(s, err, project.LeaseStale, false)
+		s.acquired(s.Locker, options{})
+		s.reported()
+		_, err = s.Renew(s.Context(), old)
+		wantCode(s, err, project.LeaseStale, false)
+		wantCode(s, s.forced(old), project.LeaseStale, false)
+		s.wantEvents()
+		s.wantHeld(s.Locker)
 	})
 }

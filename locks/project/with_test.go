@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,10 +13,18 @@ import (
 	"taskguard/locks/project"
 )
 
-func TestTheLockIsRenewedWhileFnRunsAlsoAfterItsContextHasEnded(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
+func TestWithProjectLock(t *testing.T) {
+	inBubble(t, "it renews and releases in full", true, func(s *fixture) {
+		check(s, s.with(options{}, func(context.Context) { time.Sleep(15 * time.Second) }))
+		s.wantEvents("attempt web-lock 0, acquired web-lock, renew-scheduled 10s, attempt web-lock 0, renewed 0",
+			"renew-scheduled 10s, release-requested, attempt web-lock 0, released 15s")
+		s.wantState(project.Idle)
+		s.wantNoFile()
+	})
+
+	inBubble(t, "it renews while fn runs, also after its context has ended", true, func(s *fixture) {
 		ctx, cancel := context.WithCancel(s.Context())
-		err := s.WithProjectLock(ctx, project.AcquireOptions{}, func(ctx context.Context, _ project.Lease) error {
+		err := s.WithProjectLock(ctx, options{}, func(ctx context.Context, _ project.Lease) error {
 			cancel()
 			<-ctx.Done()
 			time.Sleep(2 * time.Minute) // it takes its time
@@ -32,229 +38,151 @@ func TestTheLockIsRenewedWhileFnRunsAlsoAfterItsContextHasEnded(t *testing.T) {
 		}
 		s.wantState(project.Idle)
 	})
-}
 
-// P11.
-func TestKeepOnErrorLeavesTheReleaseToTheCaller(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
+	inBubble(t, "with KeepOnError the release is the caller's", true, func(s *fixture) { // P11
 		var ls project.Lease
 		run := func(result error) error {
-			return s.WithProjectLock(s.Context(), project.AcquireOptions{KeepOnError: true}, func(_ context.Context, l project.Lease) error {
-				ls = l
-				return result
-			})
+			fn := func(_ context.Context, l project.Lease) error { ls = l; return result }
+			return s.WithProjectLock(s.Context(), options{KeepOnError: true}, fn)
 		}
-		if err := run(errFn); !errors.Is(err, errFn) {
-			s.Error(err)
-		}
-		s.wantState(project.HeartbeatQueued)
+		wantErr(s, run(errFn), errFn)
+		s.wantHeld(s.Locker)
 		s.released(s.Locker, ls)
-		if err := run(nil); err != nil {
-			s.Error(err)
-		}
+		check(s, run(nil))
 		s.wantState(project.Idle)
-		_ = run(errFn)
+		wantErr(s, run(errFn), errFn)
 		time.Sleep(time.Minute) // without a renewal
 		s.wantState(project.Readonly)
-		if n := s.count(project.ReadonlyEntered); n != 1 {
-			s.Errorf("%d events readonly-entered; want one", n)
-		}
+		same(s, 1, s.count(project.ReadonlyEntered))
 	})
-}
 
-// P11: an error that is not retryable is returned after one attempt.
-func TestWithProjectLockRetriesOnlyRetryableErrors(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
-		ran := false
-		fn := func(context.Context, project.Lease) error { ran = true; return nil }
+	inBubble(t, "it retries only retryable errors", true, func(s *fixture) { // P11
+		fn := func(context.Context) { s.Error("fn ran") }
 		s.remote.SetPlan(leasetest.Every(leasetest.Load, leasetest.Refuse))
-		wantCode(s.T, s.WithProjectLock(s.Context(), project.AcquireOptions{}, fn), project.AcquireDenied, false)
-		if n := s.remote.Calls(leasetest.Load); n != 1 || ran {
-			s.Errorf("%d attempts, fn ran: %t; want one and no", n, ran)
-		}
+		wantCode(s, s.with(options{}, fn), project.AcquireDenied, false)
+		same(s, 1, s.remote.Calls(leasetest.Load))
 		s.Reset()
 		s.remote.SetPlan(nil)
 		s.holdRemote()
-		wantCode(s.T, s.WithProjectLock(s.Context(), project.AcquireOptions{}, fn), project.AcquireDenied, false)
-		if n := s.remote.Calls(leasetest.Load); n != 3 || ran {
-			s.Errorf("%d attempts, fn ran: %t; want three and no", n, ran)
-		}
+		wantCode(s, s.with(options{}, fn), project.AcquireDenied, false)
+		same(s, 3, s.remote.Calls(leasetest.Load))
 	})
-}
 
-func TestAFailedReleaseIsJoinedToFnsError(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
-		err := s.WithProjectLock(s.Context(), project.AcquireOptions{}, func(context.Context, project.Lease) error {
+	inBubble(t, "a failed release is joined to fn's error", true, func(s *fixture) {
+		err := s.WithProjectLock(s.Context(), options{}, func(context.Context, project.Lease) error {
 			s.remote.SetPlan(leasetest.Always(leasetest.Refuse))
 			return errFn
 		})
-		wantCode(s.T, err, project.ReleaseFailed, true)
-		if !errors.Is(err, errFn) || !strings.Contains(err.Error(), "project: release-failed: ") {
-			s.Errorf("%v; want fn's error too", err)
-		}
+		wantCode(s, err, project.ReleaseFailed, true)
+		wantErr(s, err, errFn)
 		s.wantState(project.Readonly)
 	})
-}
 
-func TestAPanicReleasesTheLock(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
+	inBubble(t, "a panic releases the lock", true, func(s *fixture) {
 		func() {
-			defer func() {
-				if recover() == nil {
-					s.Error("the panic is gone")
-				}
-			}()
-			_ = s.WithProjectLock(s.Context(), project.AcquireOptions{}, func(context.Context, project.Lease) error { panic("fn's") })
+			defer func() { same(s, "fn's", recover()) }()
+			_ = s.with(options{}, func(context.Context) { panic("fn's") })
 		}()
 		s.wantState(project.Idle)
-		if err := s.WithProjectLock(s.Context(), project.AcquireOptions{}, nothing); err != nil {
-			s.Error(err)
-		}
+		check(s, s.with(options{}, func(context.Context) {}))
 	})
-}
 
-// P2.
-func TestUnsubscribeIsIdempotent(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
-		calls := 0
-		unsubscribe := s.Subscribe(func(project.Event) { calls++ })
-		ls := s.acquired(s.Locker, project.AcquireOptions{})
-		unsubscribe()
-		unsubscribe()
-		s.released(s.Locker, ls)
-		if calls != 3 || len(s.reported()) != 6 {
-			s.Errorf("%d calls; want 3 before unsubscribing, and 6 for the other listener", calls)
-		}
-	})
-}
-
-func TestEventsThatAListenerCausesAreDeliveredAfterwards(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
-		s.holdRemote()
-		var end func()
-		end = s.Subscribe(func(e project.Event) {
-			if e.Type != project.ReadonlyEntered {
-				return
-			}
-			end()
-			s.memory.Delete(room)
-			if s.State() != project.Readonly || !s.Reset() {
-				s.Error("no reset")
-			}
-			s.acquired(s.Locker, project.AcquireOptions{})
-		})
-		var last []project.EventType
-		unsubscribe := s.Subscribe(func(e project.Event) { last = append(last, e.Type) })
-		_, err := s.Acquire(s.Context(), project.AcquireOptions{RetryLimit: 1})
-		unsubscribe() // the end of trust is an event too
-		wantCode(s.T, err, project.AcquireDenied, false)
-		want := []project.EventType{project.Attempt, project.Failed, project.ReadonlyEntered, project.Attempt, project.Acquired, project.RenewScheduled}
-		if !slices.Equal(last, want) {
-			s.Errorf("events %v; want %v", last, want)
-		}
-	})
-}
-
-func TestAReleaseThatFailsThreeTimesEndsInReadOnlyUntilForced(t *testing.T) {
-	inBubble(t, false, func(s *fixture) {
-		ls := s.acquired(s.Locker, project.AcquireOptions{})
-		s.reported()
-		obstacle := s.lockFile() + ".guard"
-		check(s, errors.Join(os.Remove(obstacle), os.Mkdir(obstacle, 0o700)))
-		err := s.Release(s.Context(), ls, project.ReleaseOptions{})
-		wantCode(s.T, err, project.ReleaseFailed, true)
-		s.wantEvents("release-requested, attempt file-lock 0, release-failed 0 false, error release-failed true, waiting 500ms",
-			"attempt file-lock 1, release-failed 1 false, error release-failed true, waiting 1s",
-			"attempt file-lock 2, release-failed 2 false, error release-failed true, readonly-entered release-failed")
-		err = s.Release(s.Context(), ls, project.ReleaseOptions{Force: true})
-		wantCode(s.T, err, project.ReleaseFailed, false)
-		if e := theError(err); e.Context["force"] != true {
-			s.Errorf("context %v; want force", e.Context)
-		}
-		s.wantEvents("release-requested, attempt file-lock 0, release-failed 0 true, error release-failed false")
-		s.wantState(project.Readonly)
-		check(s, os.Remove(obstacle))
-		if err := s.Release(s.Context(), ls, project.ReleaseOptions{Force: true}); err != nil {
-			s.Error(err)
-		}
-		if got := s.reported(); len(got) != 3 || !strings.HasPrefix(got[2], "released") {
-			s.Errorf("events %q; want release-requested, attempt, released", got)
-		}
-		s.wantState(project.Idle)
-		s.wantNoFile()
-	})
-}
-
-func TestForceRemovesTheFallbackFileUnlessAnotherHoldsIt(t *testing.T) {
-	for name, c := range map[string]struct {
-		content string
-		stays   bool
-	}{
-		"dead":  {`{"uuid":"x","mtime":"1999-12-31T23:00:00.000Z","ttl":30000}`, false},
-		"alive": {`{"uuid":"x","mtime":"2000-01-01T00:00:00.000Z","ttl":30000}`, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, true, func(s *fixture) {
-				ls := s.acquired(s.Locker, project.AcquireOptions{})
-				check(s, errors.Join(os.Mkdir(s.dir+"/project", 0o700), os.WriteFile(s.lockFile(), []byte(c.content), 0o600)))
-				if err := s.Release(s.Context(), ls, project.ReleaseOptions{Force: true}); err != nil {
-					s.Error(err)
+	for name, force := range map[string]bool{"by force": true, "without force": false} {
+		inBubble(t, "a release ends fn's context before another can have the lock, "+name, true, func(s *fixture) {
+			other := s.another(true)
+			err := s.WithProjectLock(s.Context(), options{}, func(ctx context.Context, ls project.Lease) error {
+				go func() { check(s, s.Release(context.Background(), ls, release{Force: force})) }()
+				time.Sleep(time.Second)
+				s.acquired(other, options{})
+				if cause := context.Cause(ctx); cause == nil || errors.As(cause, new(*project.Error)) {
+					s.Errorf("fn's context ended with %v; want it ended, by the release", cause)
 				}
-				s.wantState(project.Idle)
-				if _, err := os.Stat(s.lockFile()); (err == nil) != c.stays {
-					s.Errorf("%v; want it to stay: %t", err, c.stays)
-				}
+				return ctx.Err()
 			})
+			wantErr(s, err, context.Canceled) // fn's own
+			s.wantHeld(other)
 		})
 	}
 }
 
-// A token of a clock that was ahead stays the least.
-func TestAForcedReleaseKeepsTheToken(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
+func TestRelease(t *testing.T) {
+	// The first attempt releases the lock, and its reply is lost.
+	inBubble(t, "one that fails is tried again", true, func(s *fixture) {
+		ls := s.acquired(s.Locker, options{})
+		s.reported()
+		dropped := leasetest.On(leasetest.Swap, leasetest.DropAfter)
+		s.remote.SetPlan(leasetest.Any(dropped, leasetest.On(leasetest.Load, leasetest.None, leasetest.Unavailable)))
+		s.released(s.Locker, ls)
+		s.wantEvents("release-requested, attempt web-lock 0, release-failed 0 false, error release-failed true",
+			"waiting 500ms, attempt web-lock 1, released 3.5s")
+		s.wantState(project.Idle)
+	})
+
+	inBubble(t, "one that fails three times ends in read-only until forced", false, func(s *fixture) {
+		ls := s.acquired(s.Locker, options{})
+		s.reported()
+		s.block()
+		wantCode(s, s.Release(s.Context(), ls, release{}), project.ReleaseFailed, true)
+		s.wantEvents("release-requested, attempt file-lock 0, release-failed 0 false, error release-failed true",
+			"waiting 500ms, attempt file-lock 1, release-failed 1 false, error release-failed true",
+			"waiting 1s, attempt file-lock 2, release-failed 2 false, error release-failed true",
+			"readonly-entered release-failed")
+		err := s.forced(ls)
+		wantCode(s, err, project.ReleaseFailed, false)
+		same[any](s, true, theError(err).Context["force"])
+		s.wantEvents("release-requested, attempt file-lock 0, release-failed 0 true, error release-failed false")
+		s.wantState(project.Readonly)
+		s.unblock()
+		check(s, s.forced(ls))
+		s.wantEvents("release-requested, attempt file-lock 0, released 13.5s")
+		s.wantState(project.Idle)
+		s.wantNoFile()
+	})
+
+	const dead = `{"uuid":"x","mtime":"1999-12-31T23:00:00.000Z","ttl":30000}`
+	const alive = `{"uuid":"x","mtime":"2000-01-01T00:00:00.000Z","ttl":30000}`
+	for name, content := range map[string]string{"dead": dead, "alive": alive} {
+		inBubble(t, "force removes the fallback file unless another holds it, "+name, true, func(s *fixture) {
+			ls := s.acquired(s.Locker, options{})
+			s.put(content)
+			check(s, s.forced(ls))
+			s.wantState(project.Idle)
+			if content == alive {
+				s.wantFile(alive)
+			} else {
+				s.wantNoFile()
+			}
+		})
+	}
+	inBubble(t, "force frees the remote lease if the file cannot be removed", true, func(s *fixture) {
+		check(s, os.WriteFile(s.dir+"/project", nil, 0o600))
+		wantCode(s, s.forced(s.acquired(s.Locker, options{})), project.ReleaseFailed, false)
+		s.wantOwner("")
+	})
+
+	// A token of a clock that was ahead stays the least.
+	inBubble(t, "force keeps the token", true, func(s *fixture) {
 		ahead := time.Now().Add(time.Hour).UnixMicro()
 		s.memory.Put(room, document.Lock{Lease: lease.Lease{Token: ahead}})
-		ls := s.acquired(s.Locker, project.AcquireOptions{})
-		check(s, s.Release(s.Context(), ls, project.ReleaseOptions{Force: true}))
-		if next := s.acquired(s.Locker, project.AcquireOptions{}); ls.Token <= ahead || next.Token <= ls.Token {
+		ls := s.acquired(s.Locker, options{})
+		check(s, s.forced(ls))
+		next := s.acquired(s.Locker, options{})
+		if ls.Token <= ahead || next.Token <= ls.Token {
 			s.Errorf("tokens %d, %d after %d; want later ones", ls.Token, next.Token, ahead)
 		}
 	})
-}
 
-func TestAReleaseOfALostLeaseIsStale(t *testing.T) {
 	for name, take := range map[string]func(s *fixture){
 		"taken":          (*fixture).holdRemote,
 		"taken and gone": func(s *fixture) { s.memory.Delete(room) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, true, func(s *fixture) {
-				ls := s.acquired(s.Locker, project.AcquireOptions{})
-				take(s)
-				s.reported()
-				err := s.Release(s.Context(), ls, project.ReleaseOptions{})
-				wantCode(s.T, err, project.LeaseStale, false)
-				s.wantEvents("release-requested, attempt web-lock 0, error lease-stale false",
-					"readonly-entered lease-stale")
-			})
+		inBubble(t, "the release of a lost lease is stale, "+name, true, func(s *fixture) {
+			ls := s.acquired(s.Locker, options{})
+			take(s)
+			s.reported()
+			wantCode(s, s.Release(s.Context(), ls, release{}), project.LeaseStale, false)
+			s.wantEvents("release-requested, attempt web-lock 0, error lease-stale false",
+				"readonly-entered lease-stale")
 		})
 	}
-}
-
-func TestAnEarlierLeaseIsStale(t *testing.T) {
-	inBubble(t, true, func(s *fixture) {
-		old := s.acquired(s.Locker, project.AcquireOptions{})
-		s.released(s.Locker, old)
-		_, err := s.Renew(s.Context(), old)
-		wantCode(s.T, err, project.LeaseStale, false)
-		s.acquired(s.Locker, project.AcquireOptions{})
-		s.reported()
-		_, err = s.Renew(s.Context(), old)
-		wantCode(s.T, err, project.LeaseStale, false)
-		wantCode(s.T, s.Release(s.Context(), old, project.ReleaseOptions{Force: true}), project.LeaseStale, false)
-		s.wantEvents()
-		if s.State() != project.HeartbeatQueued {
-			s.Error("the new lease is gone")
-		}
-	})
 }
