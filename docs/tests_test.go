@@ -16,10 +16,10 @@ var testName = regexp.MustCompile("\\b(Test[A-Z]\\w+)(?:/([^\\s`|]+))?")
 
 // A test that a page names exists, so that readers can run it.
 func TestPages_Tests(t *testing.T) {
-	files := map[string]string{} // by the name of a test
+	files := map[string]string{} // by the name of a test, which several packages may have
 	for path, file := range sources(t) {
 		for _, f := range testsOf(path, file) {
-			files[f.Name.Name] = read(t, "../"+path)
+			files[f.Name.Name] += read(t, "../"+path)
 		}
 	}
 
