@@ -22,7 +22,9 @@ func verify(t *testing.T, i *oidc.Issuer, token string) (keys int, claims map[st
 	t.Helper()
 	w := httptest.NewRecorder()
 	i.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/certs", http.NoBody))
-	want := http.Header{"Cache-Control": {"public, max-age=3600, must-revalidate"}, "Content-Type": {"application/json; charset=UTF-8"}}
+	want := http.Header{
+		"Cache-Control": {"public, max-age=3600, must-revalidate"}, "Content-Type": {"application/json; charset=UTF-8"},
+	}
 	if diff := cmp.Diff(want, w.Header()); diff != "" || w.Code != http.StatusOK {
 		t.Errorf("got %d, headers (-want +got):\n%s", w.Code, diff)
 	}
@@ -47,7 +49,7 @@ func verify(t *testing.T, i *oidc.Issuer, token string) (keys int, claims map[st
 	return len(page.Keys), claims
 }
 
-func TestATokenHasTheClaimsOfGoogles(t *testing.T) {
+func TestIssuer_Token(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := oidc.NewIssuer()
 		token, err := i.Token("a@p.iam.gserviceaccount.com", "https://worker.test")
@@ -71,7 +73,7 @@ func TestATokenHasTheClaimsOfGoogles(t *testing.T) {
 	})
 }
 
-func TestAKeyIsServedForOneRotation(t *testing.T) {
+func TestIssuer_Rotate(t *testing.T) {
 	i := oidc.NewIssuer()
 	if _, err := i.Sign(map[string]any{"a": func() {}}); err == nil {
 		t.Error("a claim without JSON is no error")
@@ -84,7 +86,7 @@ func TestAKeyIsServedForOneRotation(t *testing.T) {
 	for n, want := range []bool{true, false} {
 		i.Rotate()
 		if keys, claims := verify(t, i, token); keys != 2 || (claims != nil) != want {
-			t.Errorf("after rotation %d: got %d keys, the old one there %v, want 2 and %v", n+1, keys, claims != nil, want)
+			t.Errorf("after rotation %d: %d keys, the old one there %v, want 2 and %v", n+1, keys, claims != nil, want)
 		}
 	}
 }
