@@ -333,6 +333,12 @@ func TestDecode_LongTexts(t *testing.T) {
 	}
 }
 
+func TestKind(t *testing.T) {
+	for want, v := range map[string]any{"null": nil, "the number 1.5": 1.5, "a map": doc{}, "an array": []any{}, "a bool": true} {
+		same(t, want, kind(v))
+	}
+}
+
 func TestSize(t *testing.T) {
 	for want, v := range map[int]any{1: "x", 2: []any{nil}, 6: doc{"a": []any{1, 2}, "b": doc{"c": true}}} {
 		if got := size(v); got != want {
