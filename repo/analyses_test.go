@@ -80,8 +80,7 @@ func byDocuments[D any](suite *leasetest.Suite[D], of func(lease.Store[D]) *fire
 		fatal(t, errorOf(of(s).Doc(key).Set(t.Context(), more, firestore.MergeAll)))
 	}
 	suite.Touched = func(t testing.TB, s lease.Store[D], key string) int {
-		snap, err := of(s).Doc(key).Get(t.Context())
-		fatal(t, err)
+		snap := must(of(s).Doc(key).Get(t.Context()))(t)
 		n, _ := snap.Data()["touched"].(int64)
 		return int(n)
 	}
@@ -116,12 +115,10 @@ func TestDocuments_Times(t *testing.T) {
 				inBubble(t, func(t *testing.T, b *backend) {
 					a, l := openFaulty(t, b)
 					b.Put(t, "x", doc{"status": "QUEUED"})
-					was, err := a.documents.Load(t.Context(), "x", lease.OnlyLease)
-					fatal(t, err)
+					was := must(a.documents.Load(t.Context(), "x", lease.OnlyLease))(t)
 					l.inject(faults{tc.slow: {f}})
 					began := time.Now()
-					c, err := tc.do(t.Context(), a.documents, was)
-					fatal(t, err)
+					c := must(tc.do(t.Context(), a.documents, was))(t)
 					l.wantAllInjected(t)
 					if asked := c.Asked.Sub(began); asked != 0 {
 						t.Errorf("asked %v after the beginning of the call", asked)

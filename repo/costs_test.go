@@ -74,9 +74,7 @@ func wantFewBytes(t *testing.T, b *backend, inTransactions bool) {
 		put(reason, fields)
 		moves("skip", func() error {
 			acq, err := a.acquire(t.Context(), reason, "w/0")
-			if acq.Reason != reason {
-				t.Errorf("%+v, want %s", acq, reason)
-			}
+			same(t, reason, acq.Reason)
 			return err
 		})
 	}
@@ -119,12 +117,10 @@ func (c *countedConn) Write(b []byte) (int, error) {
 // room for the whole document.
 func TestCost_LargeSkip(t *testing.T) {
 	b := emulatortest.Embedded(t)
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	fatal(t, err)
+	tcp := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	l := &sentBytes{Listener: tcp}
 	go func() { _ = b.Server.Serve(l) }()
-	a, err := Open(t.Context(), b.Project, Options{Emulator: tcp.Addr().String()})
-	fatal(t, err)
+	a := must(Open(t.Context(), b.Project, Options{Emulator: tcp.Addr().String()}))(t)
 	defer func() { check(t, a.Close()) }()
 	b.Put(t, "x", doc{"status": "READY", "input": strings.Repeat("x", 1<<20-512)})
 	for range 4 {
@@ -207,9 +203,7 @@ func TestRoundTrips(t *testing.T) {
 		other.runs(t, "w/5")
 		cost("acquisition by a retry", 3, 3)
 		mustAcquire(t, a, "large", "w/6")
-		if n := len(a.runs(t, "w/6").Input); n != largeAnswer+2 {
-			t.Errorf("an input of %d bytes, want %d", n, largeAnswer+2)
-		}
+		same(t, largeAnswer+2, len(a.runs(t, "w/6").Input))
 		cost("acquisition of a large document", 4, 4)
 	})
 }

@@ -33,8 +33,7 @@ type fakeFirestore struct {
 // serve returns the address of f.
 func (f *fakeFirestore) serve(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	fatal(t, err)
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	s := grpc.NewServer()
 	firestorepb.RegisterFirestoreServer(s, f)
 	go func() { _ = s.Serve(l) }()
@@ -58,19 +57,15 @@ func (f *fakeFirestore) Commit(ctx context.Context, _ *firestorepb.CommitRequest
 }
 
 func TestEmulator_LargeDocument(t *testing.T) {
-	a, err := Open(t.Context(), "p", Options{Emulator: new(fakeFirestore).serve(t)})
-	fatal(t, err)
+	a := must(Open(t.Context(), "p", Options{Emulator: new(fakeFirestore).serve(t)}))(t)
 	defer func() { _ = a.Close() }()
-	if found, err := a.Find(t.Context(), Filter{}, "", 1); err != nil || len(found) != 1 {
-		t.Errorf("%d documents, %v", len(found), err)
-	}
+	same(t, 1, len(must(a.Find(t.Context(), Filter{}, "", 1))(t)))
 }
 
 // Google's client then opens a connection of its own.
 func TestClose_EmulatorOfTheEnvironment(t *testing.T) {
 	t.Setenv("FIRESTORE_EMULATOR_HOST", "127.0.0.1:1")
-	a, err := Open(t.Context(), "p", Options{})
-	fatal(t, err)
+	a := must(Open(t.Context(), "p", Options{}))(t)
 	if err := a.Close(); err != nil || a.documents.db.conn.GetState() != connectivity.Shutdown {
 		t.Errorf("%v, %v", err, a.documents.db.conn.GetState())
 	}
@@ -92,8 +87,7 @@ func TestCommit_SentOnce(t *testing.T) {
 		"an emulator's": {o: Options{Emulator: host}, owner: []string{"Bearer owner"}},
 		"Google's":      {opts: google},
 	} {
-		a, err := Open(t.Context(), "p", tc.o, tc.opts...)
-		fatal(t, err)
+		a := must(Open(t.Context(), "p", tc.o, tc.opts...))(t)
 		for code, unwritten := range map[codes.Code]bool{
 			codes.FailedPrecondition: true, codes.Unavailable: false, codes.ResourceExhausted: false,
 		} {

@@ -88,18 +88,16 @@ func TestErrUnavailable(t *testing.T) {
 		for _, op := range operations {
 			for _, call := range op.calls {
 				l.inject(faults{call: {denied}})
-				if err := op.do(); !errors.Is(err, lease.ErrUnavailable) {
-					t.Errorf("%s, whose %s is refused: %v, want ErrUnavailable", op.name, call, err)
-				}
+				wantErr(t, lease.ErrUnavailable, op.do(), op.name, call)
 				l.wantAllInjected(t)
 			}
 		}
 		l.stopAnswering()
 		for _, op := range operations {
-			began, most := time.Now(), time.Duration(op.seconds)*time.Second
-			err := op.do()
-			if took := time.Since(began); !errors.Is(err, lease.ErrUnavailable) || took > most {
-				t.Errorf("%s: %v after %v, want ErrUnavailable within %d s", op.name, err, took, op.seconds)
+			began := time.Now()
+			wantErr(t, lease.ErrUnavailable, op.do(), op.name)
+			if took := time.Since(began); took > time.Duration(op.seconds)*time.Second {
+				t.Errorf("%s took %v, want at most %d s", op.name, took, op.seconds)
 			}
 		}
 	})
@@ -108,20 +106,16 @@ func TestErrUnavailable(t *testing.T) {
 func TestDocuments_Exclude(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *backend) {
 		a, l := openFaulty(t, b)
-		same := func(c lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return c.Doc, nil }
+		keep := func(c lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return c.Doc, nil }
 		exclude := func(id string) (lease.Cell[analysislock.Analysis], error) {
-			return a.documents.Exclude(t.Context(), id, lease.OnlyLease, same)
+			return a.documents.Exclude(t.Context(), id, lease.OnlyLease, keep)
 		}
 		b.Put(t, "bad", doc{"lockToken": "seven"})
 		wantErr(t, lease.ErrMalformed, errorOf(exclude("bad")))
 		b.Put(t, "free", doc{"status": "READY"})
-		was, err := a.documents.Load(t.Context(), "free", lease.OnlyLease)
-		fatal(t, err)
-		c, err := exclude("free")
-		fatal(t, err)
-		if c.Rev.(*revision).updated != was.Rev.(*revision).updated || c.Doc.Status != "READY" {
-			t.Errorf("a decision that changes nothing: %+v; want %+v", c, was)
-		}
+		was := must(a.documents.Load(t.Context(), "free", lease.OnlyLease))(t)
+		c := must(exclude("free"))(t)
+		same(t, []any{was.Rev.(*revision).updated, "READY"}, []any{c.Rev.(*revision).updated, c.Doc.Status})
 		l.inject(faults{read: {denied}})
 		if _, err := exclude("missing"); err == nil {
 			t.Error("a decision about a document that could not be read")
@@ -134,9 +128,7 @@ func TestDocuments_Exclude(t *testing.T) {
 		l.wantAllInjected(t)
 		calls := b.Calls.Total()
 		a.runs(t, "w/1")
-		if more := b.Calls.Total() - calls; more != 1 {
-			t.Errorf("%d calls for the input, want 1", more)
-		}
+		same(t, calls+1, b.Calls.Total(), "with the input")
 	})
 }
 
@@ -204,9 +196,7 @@ func TestDatabase_ReadOnce(t *testing.T) {
 		} {
 			wrap := func(s grpc.ClientStream) grpc.ClientStream { return received{s, tc.change} }
 			wrong := open(t, b, eachStream(wrap))
-			if err := wrong.documents.db.readOnce(t.Context(), small, wanted{}, used); !errors.Is(err, tc.want) {
-				t.Errorf("%s: %v, want %v", name, err, tc.want)
-			}
+			wantErr(t, tc.want, wrong.documents.db.readOnce(t.Context(), small, wanted{}, used), name)
 		}
 
 		second := func() context.Context {
@@ -241,8 +231,7 @@ func TestDocuments_Unread(t *testing.T) {
 		a, l := openFaulty(t, b)
 		r := openRooms(t, b)
 		b.Put(t, "x", doc{"status": "QUEUED"})
-		c, err := a.documents.Load(t.Context(), "x", lease.OnlyLease)
-		fatal(t, err)
+		c := must(a.documents.Load(t.Context(), "x", lease.OnlyLease))(t)
 		l.inject(faults{read: {denied}})
 		if _, err := a.documents.Swap(t.Context(), "x", c, c.Doc); err == nil { // nothing is written, so it is read
 			t.Error("a swap whose record could not be read")
@@ -251,16 +240,11 @@ func TestDocuments_Unread(t *testing.T) {
 			"missing": {Rev: time.Now()}, "unread": {Exists: true},
 		} {
 			_, err := a.documents.Swap(t.Context(), "x", prev, analysislock.Analysis{})
-			if !errors.Is(err, lease.ErrConflict) {
-				t.Errorf("%s: %v, want ErrConflict", name, err)
-			}
+			wantErr(t, lease.ErrConflict, err, name)
 		}
 		type cell = lease.Cell[document.Lock]
 		wantErr(t, lease.ErrConflict, errorOf(r.Swap(t.Context(), "a", cell{Exists: true}, document.Lock{})))
-		_, loaded := r.Load(t.Context(), "a/b", lease.OnlyLease)
-		_, swapped := r.Swap(t.Context(), "a/b", cell{}, document.Lock{})
-		if !errors.Is(loaded, lease.ErrInvalidKey) || !errors.Is(swapped, lease.ErrInvalidKey) {
-			t.Errorf("%v, %v; want ErrInvalidKey", loaded, swapped)
-		}
+		wantErr(t, lease.ErrInvalidKey, errorOf(r.Load(t.Context(), "a/b", lease.OnlyLease)))
+		wantErr(t, lease.ErrInvalidKey, errorOf(r.Swap(t.Context(), "a/b", cell{}, document.Lock{})))
 	})
 }

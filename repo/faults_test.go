@@ -134,15 +134,13 @@ func (op operation) runWith(t *testing.T, b *backend, f fault, exclusive, refuse
 	got := b.Fields(t, "x")
 	if refused {
 		same(t, before, got)
-		if !errors.Is(err, lease.ErrRefused) || billed != 0 {
-			t.Errorf("%d writes, error %v; want ErrRefused", billed, err)
-		}
+		same(t, int64(0), billed, "writes")
+		wantErr(t, lease.ErrRefused, err)
 		return
 	}
 
-	if err != nil || billed != writes {
-		t.Errorf("%d writes, error %v; want %d and none", billed, err, writes)
-	}
+	check(t, err)
+	same(t, writes, billed, "writes")
 	if op.want["lockOwner"] != nil {
 		heartbeat, _ := parseTime(got["lockHeartbeatAt"])
 		expires, _ := parseTime(got["lockExpiresAt"])
@@ -226,8 +224,7 @@ func TestDocuments_LargeResult(t *testing.T) {
 		inBubble(t, func(t *testing.T, b *backend) {
 			a := open(t, b)
 			b.Put(t, "x", doc{"status": "QUEUED"})
-			read, err := a.documents.Load(t.Context(), "x", lease.OnlyLease)
-			fatal(t, err)
+			read := must(a.documents.Load(t.Context(), "x", lease.OnlyLease))(t)
 			large, small := read.Doc, read.Doc
 			large.Status, large.Result = "READY", make([]any, largeResult+1)
 			small.Status, small.Result = "READY", make([]any, largeResult/2)
@@ -286,8 +283,6 @@ func TestDocuments_Aborted(t *testing.T) {
 		wantErr(t, lease.ErrUnavailable, errorOf(a.acquire(t.Context(), "x", "w/1")))
 		time.Sleep(time.Minute)
 		mustAcquire(t, a, "x", "w/2")
-		if n := b.Calls.Count("BeginTransaction"); n != 1 {
-			t.Errorf("%d transactions were opened beside the dead one", n-1)
-		}
+		same(t, 1, b.Calls.Count("BeginTransaction"), "the dead one's")
 	})
 }

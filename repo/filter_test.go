@@ -1,7 +1,6 @@
 package repo
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -20,8 +19,7 @@ import (
 // foundIDs returns the ids that a filter finds, sorted.
 func foundIDs(t *testing.T, a *worker, f Filter, limit int) string {
 	t.Helper()
-	all, err := a.Find(t.Context(), f, "", limit)
-	fatal(t, err)
+	all := must(a.Find(t.Context(), f, "", limit))(t)
 	return sorted(ids(all))
 }
 
@@ -50,9 +48,7 @@ func TestFind(t *testing.T) {
 			"late-number late-text late-time":    {Since: before},
 			"early-number early-text early-time": {Before: since},
 		} {
-			if got := foundIDs(t, a, f, 100); got != want {
-				t.Errorf("%+v: %s, want %s", f, got, want)
-			}
+			same(t, want, foundIDs(t, a, f, 100), f)
 		}
 	})
 }
@@ -102,9 +98,7 @@ func paged(t *testing.T, a *worker, f Filter, limit int) string {
 		if pages > 20 || len(found) > limit {
 			t.Fatalf("%+v: page %d has %d", f, pages, len(found))
 		}
-		if read.IsZero() {
-			t.Errorf("%+v: page %d has no time", f, pages)
-		}
+		same(t, false, read.IsZero())
 		all, next = append(all, strings.Fields(ids(found))...), after
 	}
 	return strings.Join(all, " ")
@@ -136,9 +130,7 @@ func TestPage(t *testing.T) {
 			"": {Prefix: "zz"},
 		} {
 			for _, limit := range []int{1, 2, 3, 100} {
-				if got := paged(t, a, f, limit); got != want {
-					t.Errorf("%+v in pages of %d: %s, want %s", f, limit, got, want)
-				}
+				same(t, want, paged(t, a, f, limit), f, limit)
 			}
 		}
 
@@ -156,9 +148,7 @@ func TestFilter_Refused(t *testing.T) {
 	for _, f := range []Filter{{Code: "\xff"}, {Status: "\xff"}, {Prefix: "\xff"}, {Prefix: "a/b"}} {
 		_, _, _, err := a.Page(t.Context(), f, "", 1)
 		for _, err := range []error{err, errorOf(a.Find(t.Context(), f, "", 1)), errorOf(a.Count(t.Context(), f))} {
-			if !errors.Is(err, lease.ErrInvalidKey) {
-				t.Errorf("%+v: %v, want ErrInvalidKey", f, err)
-			}
+			wantErr(t, lease.ErrInvalidKey, err, f)
 		}
 	}
 	for name, after := range map[string]string{
@@ -168,9 +158,8 @@ func TestFilter_Refused(t *testing.T) {
 		"a Timestamp that is x": "eyJJRCI6ImEiLCJVcGRhdGVkQXQiOiJ4IiwiVGltZXN0YW1wIjp0cnVlfQ",
 		"no update":             "eyJJRCI6ImEifQ",
 	} {
-		if _, _, _, err := a.Page(t.Context(), Filter{}, after, 1); !errors.Is(err, lease.ErrInvalidKey) {
-			t.Errorf("%s: %v, want ErrInvalidKey", name, err)
-		}
+		_, _, _, err := a.Page(t.Context(), Filter{}, after, 1)
+		wantErr(t, lease.ErrInvalidKey, err, name)
 	}
 }
 
@@ -193,9 +182,7 @@ func TestFailures(t *testing.T) {
 			b.Put(t, id, with(fields, doc{"updatedAt": day}))
 		}
 		for limit, want := range map[int]string{50: "a b last old é \U0010FFFF", 1: "a b"} {
-			if got, err := a.Codes(t.Context(), limit); strings.Join(got, " ") != want || err != nil {
-				t.Errorf("at most %d codes: %q, %v, want %s", limit, got, err, want)
-			}
+			same(t, want, strings.Join(must(a.Codes(t.Context(), limit))(t), " "))
 		}
 		const b3, a1 = "b 3 x3 x2 x0, ", "a 1 x1, "
 		for limit, want := range map[int]string{50: b3 + a1 + "é \U0010FFFF 1 x5, 0", 2: b3 + a1 + "1", 1: b3 + "2"} {
@@ -207,9 +194,8 @@ func TestFailures(t *testing.T) {
 			if got += fmt.Sprint(left); got != want || err != nil {
 				t.Fatalf("at most %d: %s, %v; want %s", limit, got, err, want)
 			}
-			if d := all[0].Newest[0]; d.History != nil || d.Lock.FinishedBy != "w" {
-				t.Errorf("more, or less, is read than its page shows: %+v", d)
-			}
+			newest := all[0].Newest[0] // what its page shows, and no more
+			same(t, []any{0, "w"}, []any{len(newest.History), newest.Lock.FinishedBy})
 		}
 
 		for i := range 101 {
@@ -245,25 +231,20 @@ func TestFilter_Code(t *testing.T) {
 			{Code: "attempts_exhausted", Status: "FAILED", Cause: true}: "bare",
 			{Code: "stalled"}:                                           "",
 		} {
-			if got := foundIDs(t, a, f, 9); got != want {
-				t.Errorf("%+v: %s, want %s", f, got, want)
-			}
+			same(t, want, foundIDs(t, a, f, 9), f)
 		}
-		if n, err := a.Count(t.Context(), Filter{Code: "declined", Status: "FAILED"}); n != 2 || err != nil {
-			t.Errorf("%d are counted, %v; want 2", n, err)
-		}
+		same(t, int64(2), must(a.Count(t.Context(), Filter{Code: "declined", Status: "FAILED"}))(t))
 
 		groups, left, err := a.Failures(t.Context(), 9)
 		got := map[string]string{}
 		for _, f := range groups {
 			got[f.Code] = fmt.Sprint(f.N, " ", sorted(ids(f.Newest)))
 		}
+		fatal(t, err)
+		same(t, 0, left)
 		same(t, map[string]string{
 			"declined": "2 out own", "away": "1 down", "attempts_exhausted": "1 bare", "bad_input": "1 bad",
 		}, got)
-		if left != 0 || err != nil {
-			t.Errorf("%d left, %v", left, err)
-		}
 	})
 }
 
@@ -299,9 +280,7 @@ func TestActive(t *testing.T) {
 		same(t, "run1 run2 run3", ids(running))
 		same(t, "wait1 wait2 wait3", ids(waiting))
 		same(t, "wait0 stuck0 stuck1 stuck2 stuck3 ahead25 run0", ids(stuck))
-		running, waiting, stuck, _, err = a.Active(t.Context(), 3)
-		if got := fmt.Sprint(len(running), len(waiting), len(stuck)); err != nil || got != "3 3 3" {
-			t.Errorf("at most three of each: %s, %v", got, err)
-		}
+		running, waiting, stuck, _, _ = a.Active(t.Context(), 3)
+		same(t, []int{3, 3, 3}, []int{len(running), len(waiting), len(stuck)})
 	})
 }

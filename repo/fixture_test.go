@@ -66,8 +66,7 @@ func open(t testing.TB, b *backend, opts ...grpc.DialOption) *worker {
 func openWith(t testing.TB, b *backend, o Options, opts ...grpc.DialOption) *worker {
 	t.Helper()
 	o.Collection, o.Fields = b.Collection, Fields(b.Vocabulary)
-	a, err := Open(t.Context(), b.Project, o, b.Client(t, opts...)...)
-	fatal(t, err)
+	a := must(Open(t.Context(), b.Project, o, b.Client(t, opts...)...))(t)
 	return &worker{Analyses: a, holds: map[string]*analysislock.Hold{}}
 }
 
@@ -134,11 +133,7 @@ func (w *worker) acquire(ctx context.Context, id, owner string) (analysislock.Ac
 
 func acquire(t testing.TB, w *worker, id, owner string) analysislock.Acquisition {
 	t.Helper()
-	acq, err := w.acquire(t.Context(), id, owner)
-	if err != nil {
-		t.Fatalf("acquire %s as %s: %v", id, owner, err)
-	}
-	return acq
+	return must(w.acquire(t.Context(), id, owner))(t)
 }
 
 func mustAcquire(t testing.TB, w *worker, id, owner string) analysislock.Acquisition {
@@ -238,18 +233,27 @@ func fatal(t testing.TB, err error) {
 	}
 }
 
-// wantErr checks that err is want; nil: that there is none.
-func wantErr(t testing.TB, want, err error) {
+// wantErr checks that the error of what is want; nil: that there is none.
+func wantErr(t testing.TB, want, err error, what ...any) {
 	t.Helper()
 	if !errors.Is(err, want) {
-		t.Errorf("error %v, want %v", err, want)
+		t.Errorf("%v error %v, want %v", what, err, want)
 	}
 }
 
-// same compares two values.
-func same(t testing.TB, want, got any) {
+// must returns a function that returns v, and ends the test after an error.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		fatal(t, err)
+		return v
+	}
+}
+
+// same compares two values of what.
+func same(t testing.TB, want, got any, what ...any) {
 	t.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("%.200v (-want +got):\n%s", what, diff)
 	}
 }

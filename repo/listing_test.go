@@ -21,19 +21,14 @@ func TestList_Malformed(t *testing.T) {
 		a := open(t, b)
 		b.Put(t, "bad\x01id", doc{"status": "QUEUED", "updatedAt": timeValue(time.Now())})
 		b.Put(t, "token", doc{"status": "PROCESSING", "lockToken": "one", "updatedAt": "yesterday", "input": "in"})
-		found, _, _, err := a.Page(t.Context(), Filter{}, "", 10)
-		if ids(found) != "token bad\x01id" || !errors.Is(found[1].Malformed, lease.ErrInvalidKey) {
-			t.Errorf("%+v, %v; want an id that is refused", found, err)
-		}
-		one, err := a.Summary(t.Context(), "token")
-		if err != nil || !errors.Is(one.Malformed, lease.ErrMalformed) {
-			t.Errorf("%+v, %v; want it malformed", one, err)
-		}
+		found := must(a.Find(t.Context(), Filter{}, "", 10))(t)
+		same(t, "token bad\x01id", ids(found))
+		wantErr(t, lease.ErrInvalidKey, found[1].Malformed)
+		one := must(a.Summary(t.Context(), "token"))(t)
+		wantErr(t, lease.ErrMalformed, one.Malformed)
 		same(t, []any{"PROCESSING", nil, false}, []any{one.Status, one.Input, one.ReadAt.IsZero()})
 		for id, want := range map[string]error{"none": lease.ErrNotFound, "a/b": lease.ErrInvalidKey} {
-			if _, err = a.Summary(t.Context(), id); !errors.Is(err, want) {
-				t.Errorf("%s: %v, want %v", id, err, want)
-			}
+			wantErr(t, want, errorOf(a.Summary(t.Context(), id)), id)
 		}
 	})
 }
@@ -50,13 +45,9 @@ func TestCount(t *testing.T) {
 			{}: 7, {Status: "FAILED"}: 2, {Status: "READY"}: 1, {Status: "QUEUED"}: 1, {Prefix: "a"}: 6,
 			{Before: now.Add(time.Hour)}: 1, {Since: now.Add(-1)}: 1, {Status: "FAILED", Since: now.Add(-1)}: 0,
 		} {
-			if n, err := a.Count(t.Context(), f); err != nil || n != want {
-				t.Errorf("%+v: %d, %v; want %d", f, n, err, want)
-			}
+			same(t, want, must(a.Count(t.Context(), f))(t))
 		}
-		if found, err := a.Find(t.Context(), Filter{All: true}, "", 3); err != nil || ids(found) != "a0 a1 a2" {
-			t.Errorf("%q, %v; want the first three ids", ids(found), err)
-		}
+		same(t, "a0 a1 a2", ids(must(a.Find(t.Context(), Filter{All: true}, "", 3))(t)))
 	})
 }
 
@@ -78,10 +69,8 @@ func TestUnfinished(t *testing.T) {
 			put(status, status, timeValue(ago(9)), nil)
 		}
 		b.Put(t, "undated", doc{"status": "QUEUED"})
-		found, err := a.Unfinished(t.Context(), 10)
-		if got, want := ids(found), "queued stamped malformed millis fresh"; err != nil || got != want {
-			t.Fatalf("unfinished: %q, %v; want %q", got, err, want)
-		}
+		found := must(a.Unfinished(t.Context(), 10))(t)
+		same(t, "queued stamped malformed millis fresh", ids(found))
 		fresh, expired := found[4], found[1]
 		if !lease.Held(fresh.Lock, fresh.ReadAt) || lease.Held(expired.Lock, expired.ReadAt) {
 			t.Errorf("%+v, %+v; want one that is held and one that has expired", fresh, expired)
@@ -91,9 +80,7 @@ func TestUnfinished(t *testing.T) {
 		})
 		// Firestore sorts all values of one type before those of the other: neither hides the other.
 		put("stamp", "QUEUED", ago(5), nil)
-		if found, err = a.Unfinished(t.Context(), 2); err != nil || ids(found) != "stamp queued" {
-			t.Errorf("of two at most: %q, %v", ids(found), err)
-		}
+		same(t, "stamp queued", ids(must(a.Unfinished(t.Context(), 2))(t)))
 	})
 }
 
@@ -120,10 +107,8 @@ func TestList_Cost(t *testing.T) {
 		a := open(t, b, grpc.WithStatsHandler(m))
 		for name, list := range lists {
 			moved, calls := m.bytes.Load(), b.Calls.Total()
-			err := list.read(t.Context(), a)
-			if calls = b.Calls.Total() - calls; err != nil || calls != list.calls {
-				t.Errorf("%s: %d calls, %v; want %d", name, calls, err, list.calls)
-			}
+			check(t, list.read(t.Context(), a))
+			same(t, list.calls, b.Calls.Total()-calls, "calls of", name)
 			if moved = m.bytes.Load() - moved; moved < 3*100 || moved > 10_000 {
 				t.Errorf("%s: %d bytes, want a few hundred a document", name, moved)
 			}
@@ -147,20 +132,15 @@ func TestOldestUnfinished(t *testing.T) {
 			put(fmt.Sprint("never", i), "QUEUED", never) // each but the text sorts before those that are credible
 		}
 		b.Put(t, "undated", doc{"status": "QUEUED", "updatedAt": timeValue(on(1))})
-		if d, found, err := a.OldestUnfinished(t.Context()); err != nil || found {
-			t.Errorf("%+v, %v, %v; want none", d, found, err)
-		}
+		_, found, _ := a.OldestUnfinished(t.Context())
+		same(t, false, found)
 		created := []any{timeValue(on(9)), on(8), on(7).UnixMilli(), timeValue(on(6)), on(5)}
 		for i, at := range created {
 			put("a", []string{"QUEUED", "PROCESSING"}[i%2], at)
 			put(fmt.Sprint("newer", i), "QUEUED", at)
 			d, _, err := a.OldestUnfinished(t.Context())
-			if d.ID != "a" || !d.CreatedAt.Equal(on(9-i)) {
-				t.Errorf("%v: %+v, %v; want a", at, d, err)
-			}
-			if d.ReadAt.IsZero() || d.Input != nil {
-				t.Errorf("%+v; want the time of the reading, and no input", d)
-			}
+			fatal(t, err)
+			same(t, []any{"a", on(9 - i), nil, false}, []any{d.ID, d.CreatedAt, d.Input, d.ReadAt.IsZero()}, at)
 		}
 
 		for i := range created {
@@ -193,15 +173,11 @@ func TestErrUnread(t *testing.T) {
 	costs("the oldest", func() error { _, _, err := a.OldestUnfinished(t.Context()); return err })
 	costs("all", func() error {
 		found, err := a.Unfinished(t.Context(), 10)
-		if ids(found) != "x" {
-			t.Errorf("%q, want those that can be read", ids(found))
-		}
+		same(t, "x", ids(found))
 		return err
 	})
-	d, err := a.Backlog(t.Context(), 0)
-	if !d.OldestCreatedAt.IsZero() || d.Waiting == 0 {
-		t.Errorf("%+v, %v; want the other numbers", d, err)
-	}
+	other := must(a.Backlog(t.Context(), 0))(t)
+	same(t, []any{true, true}, []any{other.OldestCreatedAt.IsZero(), other.Waiting > 0})
 }
 
 func TestUnknownStatus(t *testing.T) {
@@ -218,19 +194,13 @@ func TestUnknownStatus(t *testing.T) {
 		b.Put(t, "acquired", doc{"status": "ANALYZING", "lockToken": 3})
 		b.Put(t, "malformed", doc{"status": "ANALYZING", "lockToken": "3"})
 		b.Put(t, "none", doc{})
-		found, err := a.UnknownStatus(t.Context(), 100)
-		fatal(t, err)
 		var got []string
-		for i := range found {
-			got = append(got, found[i].ID+"="+found[i].Status)
-			if found[i].Input != nil {
-				t.Errorf("%s has its input", found[i].ID)
-			}
+		for _, d := range must(a.UnknownStatus(t.Context(), 100))(t) {
+			got = append(got, d.ID+"="+d.Status)
+			same(t, nil, d.Input)
 		}
 		same(t, []string{"number=(the number 7)", "empty=", "waiting=WAITING", "lower=queued"}, got)
-		if found, err = a.UnknownStatus(t.Context(), 2); err != nil || len(found) != 2 {
-			t.Errorf("%d, %v; want 2", len(found), err)
-		}
+		same(t, 2, len(must(a.UnknownStatus(t.Context(), 2))(t)))
 	})
 }
 
@@ -248,27 +218,17 @@ func TestUnfound(t *testing.T) {
 		} {
 			b.Put(t, id, fields)
 		}
-		found, err := a.Unfound(t.Context(), 100)
-		if got := ids(found); got != "bool null text undated none none, null none, token" {
-			t.Fatalf("%q, %v", got, err)
-		}
-		if found[0].LastError != nil || found[0].Lock.Owner != "w" {
-			t.Errorf("%+v; want its lock, and not its error", found[0])
-		}
-		if found, err = a.Unfound(t.Context(), 5); err != nil || len(found) != 5 {
-			t.Errorf("%d, %v; want 5", len(found), err)
-		}
+		found := must(a.Unfound(t.Context(), 100))(t)
+		same(t, "bool null text undated none none, null none, token", ids(found))
+		same(t, []any{true, "w"}, []any{found[0].LastError == nil, found[0].Lock.Owner}) // its lock, and not its error
+		same(t, 5, len(must(a.Unfound(t.Context(), 5))(t)))
 		for _, id := range []string{"none", "none, null", "ran", "none, token"} {
 			b.Delete(t, id)
 		}
 		queries := b.Calls.Count("RunQuery")
-		found, err = a.Unfound(t.Context(), 100)
-		if n := b.Calls.Count("RunQuery") - queries; len(found) != 4 || n != 1 {
-			t.Errorf("%d, %v, %d queries; want 4 and one query", len(found), err, n)
-		}
-		if found, err = a.Unfinished(t.Context(), 100); err != nil || ids(found) != "dated far" {
-			t.Errorf("unfinished: %q, %v", ids(found), err)
-		}
+		same(t, 4, len(must(a.Unfound(t.Context(), 100))(t)))
+		same(t, queries+1, b.Calls.Count("RunQuery"), "queries")
+		same(t, "dated far", ids(must(a.Unfinished(t.Context(), 100))(t)))
 	})
 }
 
@@ -283,10 +243,7 @@ func TestUncertain(t *testing.T) {
 				"effects": doc{"charge": doc{"state": analysislock.ActStarted, "token": 1}},
 			})
 		}
-		uncertain, err := a.Uncertain(t.Context(), 1)
-		check(t, err)
-		abandoned, err := a.Abandoned(t.Context(), 1)
-		check(t, err)
-		same(t, []string{"left", "left"}, []string{ids(uncertain), ids(abandoned)})
+		same(t, "left", ids(must(a.Uncertain(t.Context(), 1))(t)))
+		same(t, "left", ids(must(a.Abandoned(t.Context(), 1))(t)))
 	})
 }

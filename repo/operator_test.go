@@ -33,8 +33,7 @@ func TestCreate(t *testing.T) {
 		fatal(t, a.Create(t.Context(), "x", doc{"n": int64(1)}, CreateOptions{}))
 		wantErr(t, ErrExists, a.Create(t.Context(), "x", "another", CreateOptions{}))
 		wantErr(t, lease.ErrInvalidKey, a.Create(t.Context(), "a/b", nil, CreateOptions{}))
-		d, err := a.Get(t.Context(), "x")
-		fatal(t, err)
+		d := must(a.Get(t.Context(), "x"))(t)
 		same(t, []any{"QUEUED", doc{"n": int64(1)}}, []any{d.Status, d.Input})
 		if d.CreatedAt.IsZero() || !d.CreatedAt.Equal(d.UpdatedAt) {
 			t.Errorf("created at %v, updated at %v", d.CreatedAt, d.UpdatedAt)
@@ -48,9 +47,7 @@ func TestCreate_LostReply(t *testing.T) {
 		a, conn := openFaulty(t, b)
 		conn.inject(faults{commit: {lost(codes.Unavailable)}})
 		wantErr(t, ErrExists, a.Create(t.Context(), "x", "input", CreateOptions{}))
-		if d, err := a.Get(t.Context(), "x"); err != nil || d.Input != "input" {
-			t.Errorf("%+v, %v", d, err)
-		}
+		same(t, "input", must(a.Get(t.Context(), "x"))(t).Input)
 	})
 }
 
@@ -58,17 +55,14 @@ func TestDelete(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
 		a := open(t, b)
 		b.Put(t, "x", doc{"status": "QUEUED"})
-		read, err := a.documents.Load(t.Context(), "x", lease.OnlyLease)
-		fatal(t, err)
+		read := must(a.documents.Load(t.Context(), "x", lease.OnlyLease))(t)
 		mustAcquire(t, a, "x", "w/1")
 		wantErr(t, lease.ErrConflict, errorOf(a.documents.remove(t.Context(), "x", read)))
 		if _, err := a.Delete(t.Context(), "x"); !errors.As(err, new(*lease.HeldError)) {
 			t.Errorf("during a run: %v, want HeldError", err)
 		}
 		fatal(t, errorOf(a.Cancel(t.Context(), "x", "me", nil)))
-		if was, err := a.Delete(t.Context(), "x"); err != nil || was.Status != "FAILED" {
-			t.Errorf("delete = %+v, %v", was, err)
-		}
+		same(t, "FAILED", must(a.Delete(t.Context(), "x"))(t).Status)
 		wantErr(t, lease.ErrNotFound, errorOf(a.Delete(t.Context(), "x")))
 		fatal(t, a.Create(t.Context(), "x", nil, CreateOptions{}))
 		wantErr(t, lease.ErrLost, a.complete(t, "w/1", "late"))
@@ -92,22 +86,16 @@ func TestAnOperatorsChanges(t *testing.T) {
 					was["effects"] = tc.effects
 				}
 				b.Put(t, "x", was)
-				if d, err := a.Summary(t.Context(), "x"); err != nil || (d.OpenActs > 0) != (tc.want != nil) {
-					t.Errorf("%v: %d acts are open, %v", was, d.OpenActs, err)
-				}
-				_, fresh := a.Requeue(t.Context(), "x", "", nil, true, "")
-				_, resolved := a.Resolve(t.Context(), "x", "", nil, "charge", analysislock.Answer{}, "")
-				if !errors.Is(fresh, tc.want) || (resolved == nil) != (tc.want != nil) {
-					t.Errorf("%v: a fresh requeue: %v, resolve: %v", was, fresh, resolved)
-				}
+				same(t, tc.want != nil, must(a.Summary(t.Context(), "x"))(t).OpenActs > 0, was)
+				wantErr(t, tc.want, errorOf(a.Requeue(t.Context(), "x", "", nil, true, "")), was)
+				_, err := a.Resolve(t.Context(), "x", "", nil, "charge", analysislock.Answer{}, "")
+				same(t, tc.want != nil, err == nil, was, err)
 				left := b.Fields(t, "x")
 				if count, _ := left["openEffects"].(int64); count != 0 || left["effects"] != nil {
 					t.Errorf("%v: then it is %v", was, left)
 				}
 				b.Put(t, "x", was)
-				if _, err := a.Delete(t.Context(), "x"); !errors.Is(err, tc.want) {
-					t.Errorf("%v: delete: %v, want %v", was, err, tc.want)
-				}
+				wantErr(t, tc.want, errorOf(a.Delete(t.Context(), "x")), was)
 			}
 		})
 	})
@@ -126,16 +114,13 @@ func TestAnOperatorsChanges(t *testing.T) {
 					{Status: was.Status, Grant: grant{Owner: "w/1", Token: 7}},
 					{Status: was.Status, Grant: grant{Owner: "w/2", Token: 6}},
 				} {
-					if err := change(t.Context(), a, &other); !errors.Is(err, lease.ErrConflict) {
-						t.Errorf("%s of %+v: %v, want ErrConflict", name, other, err)
-					}
+					wantErr(t, lease.ErrConflict, change(t.Context(), a, &other), name, other)
 				}
 				same(t, before, b.Fields(t, "x"))
 				check(t, change(t.Context(), a, &was))
 				want := cmp.Or(map[string]string{"cancel": "FAILED"}[name], "QUEUED")
-				if got := b.Fields(t, "x"); got["lockOwner"] != nil || got["status"] != want {
-					t.Errorf("%s: the document is %v", name, got)
-				}
+				got := b.Fields(t, "x")
+				same(t, []any{nil, want}, []any{got["lockOwner"], got["status"]}, name)
 			}
 		})
 	})
@@ -178,10 +163,8 @@ func TestAnOperatorsChanges_Overtaken(t *testing.T) {
 		a, conn := openFaulty(t, b)
 		b.Put(t, "x", with(stale, doc{"status": "PROCESSING", "lockToken": 6, "lockOwner": "w/0"}))
 		conn.inject(faults{commit: {overtaken(func() { mustAcquire(t, a, "x", "w/1") })}})
-		_, err := a.Unlock(t.Context(), "x", "", nil, "")
-		if f := b.Fields(t, "x"); err != nil || f["lockOwner"] != "w/1" {
-			t.Errorf("%v, %v", f, err)
-		}
+		check(t, errorOf(a.Unlock(t.Context(), "x", "", nil, "")))
+		same(t, any("w/1"), b.Fields(t, "x")["lockOwner"])
 	})
 }
 
@@ -194,9 +177,7 @@ func TestUnlock_Malformed(t *testing.T) {
 			"unreadable": {"lockToken": 1.5, "lockOwner": true, "lockHeartbeatAt": "x", "lockExpiresAt": []any{1}},
 		} {
 			b.Put(t, id, with(doc{"status": "PROCESSING"}, fields))
-			if _, err := a.acquire(t.Context(), id, "w/1"); !errors.Is(err, lease.ErrMalformed) {
-				t.Errorf("%s: acquire: %v, want ErrMalformed", id, err)
-			}
+			wantErr(t, lease.ErrMalformed, errorOf(a.acquire(t.Context(), id, "w/1")), id)
 			check(t, errorOf(a.Unlock(t.Context(), id, "", nil, "")))
 			got := b.Fields(t, id)
 			same(t, []any{nil, nil, nil}, []any{got["lockOwner"], got["lockHeartbeatAt"], got["lockExpiresAt"]})

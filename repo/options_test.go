@@ -1,7 +1,6 @@
 package repo
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -40,9 +39,7 @@ func TestFields_Status(t *testing.T) {
 		{crossed, "PROCESSING", "(PROCESSING)"},
 	} {
 		f := tc.fields.filled()
-		if got := f.status(tc.word); got != tc.status {
-			t.Errorf("status of %q = %q, want %q", tc.word, got, tc.status)
-		}
+		same(t, tc.status, f.status(tc.word), tc.word)
 		if got := f.word(tc.status); got != tc.word && !strings.HasPrefix(tc.status, "(") {
 			t.Errorf("word of %q = %q, want %q", tc.status, got, tc.word)
 		}
@@ -53,9 +50,7 @@ func TestCheckCollection(t *testing.T) {
 	for path, want := range map[string]bool{
 		"a": true, "a/b/c": true, "a/b": false, "": false, "a//c": false, "a/../c": false,
 	} {
-		if err := CheckCollection(path); (err == nil) != want {
-			t.Errorf("%q: %v", path, err)
-		}
+		same(t, want, CheckCollection(path) == nil, path)
 	}
 }
 
@@ -86,19 +81,15 @@ func TestOpen_Refused(t *testing.T) {
 	for _, name := range strings.Fields("attempts bookedTask parkedAt parkedFor starts checkpoint createdAt effects " +
 		"expireAt finishedBy history lastError lockExpiresAt lockHeartbeatAt lockOwner lockToken nextAttemptAt " +
 		"openEffects params progress startedAt unfinishedEffects updatedAt status input result") {
-		if err := (Fields{Error: name}).Check(); err == nil {
-			t.Errorf("the error in the field %s: no error", name)
-		}
-	}
-	if _, err := Open(t.Context(), "", Options{Emulator: "127.0.0.1:1"}); err == nil {
-		t.Error("no project: no error")
+		same(t, true, Fields{Error: name}.Check() != nil, name)
 	}
 	broken := option.WithAuthCredentialsFile(option.ServiceAccount, "/nonexistent")
-	if _, err := Open(t.Context(), "p", Options{}, broken); err == nil {
-		t.Error("no credentials: no error")
-	}
-	if _, err := OpenRooms(t.Context(), "p", Options{}, broken); err == nil {
-		t.Error("rooms without credentials: no error")
+	for name, err := range map[string]error{
+		"no project":                errorOf(Open(t.Context(), "", Options{Emulator: "127.0.0.1:1"})),
+		"no credentials":            errorOf(Open(t.Context(), "p", Options{}, broken)),
+		"rooms without credentials": errorOf(OpenRooms(t.Context(), "p", Options{}, broken)),
+	} {
+		same(t, true, err != nil, name)
 	}
 }
 
@@ -116,14 +107,11 @@ func TestDatabase_Analyses(t *testing.T) {
 	}
 	check(t, own["analyses"].Close()) // not the connection
 	for path, a := range own {
-		d, err := a.Get(t.Context(), "x")
-		check(t, err)
+		d := must(a.Get(t.Context(), "x"))(t)
 		same(t, []any{"QUEUED", path}, []any{d.Status, d.Input})
 	}
 	check(t, db.Close())
-	if err := own["analyses"].Ping(t.Context()); err == nil {
-		t.Error("an answer on a closed connection")
-	}
+	same(t, true, own["analyses"].Ping(t.Context()) != nil, "an error of a closed connection")
 }
 
 // A record is deleted some time after its last commit. The next one with its id has larger
@@ -142,8 +130,7 @@ func TestOptions_Keep(t *testing.T) {
 			last = token
 		}
 		for range 2 {
-			read, err := a.documents.now(t.Context())
-			fatal(t, err)
+			read := must(a.documents.now(t.Context()))(t)
 			fatal(t, a.Create(t.Context(), "x", "in", CreateOptions{Params: "hash"}))
 			fields := b.Fields(t, "x")
 			expires, _ := fields["expireAt"].(time.Time) // from a reading before the commit
@@ -155,19 +142,16 @@ func TestOptions_Keep(t *testing.T) {
 			fatal(t, a.complete(t, "w/1", "out"))
 			before := b.Calls.Total()
 			d, params, err := a.Outcome(t.Context(), "x")
+			fatal(t, err)
 			same(t, []any{"READY", "out", nil, "hash"}, []any{d.Status, d.Result, d.Input, params})
-			if n := b.Calls.Total() - before; n != 1 || err != nil {
-				t.Errorf("an outcome is read in %d calls, %v; want 1", n, err)
-			}
-			_, err = open(t, b).Requeue(t.Context(), "x", "", nil, false, "") // an operator, who keeps nothing
-			if at := b.Fields(t, "x")["expireAt"]; err != nil || at != nil {
-				t.Errorf("opened again, and deleted at %v; %v", at, err)
-			}
+			same(t, before+1, b.Calls.Total(), "calls")
+			operator := open(t, b) // who keeps nothing
+			check(t, errorOf(operator.Requeue(t.Context(), "x", "", nil, false, "")))
+			same(t, nil, b.Fields(t, "x")["expireAt"])
 			b.Delete(t, "x")
 			time.Sleep(time.Millisecond)
-			if _, _, err := a.Outcome(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
-				t.Errorf("%v, want ErrNotFound", err)
-			}
+			_, _, err = a.Outcome(t.Context(), "x")
+			wantErr(t, lease.ErrNotFound, err)
 		}
 		b.Put(t, "y", doc{"status": "QUEUED"}) // by any program
 		larger(openWith(t, b, Options{Keep: keep}), "y")

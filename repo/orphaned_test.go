@@ -31,6 +31,12 @@ func orphaned(t testing.TB, a *worker, limit int) (found string, more bool) {
 	return strings.Join(words, " "), more
 }
 
+func wantOrphaned(t testing.TB, a *worker, limit int, want string, more bool) {
+	t.Helper()
+	got, gotMore := orphaned(t, a, limit)
+	same(t, []any{want, more}, []any{got, gotMore})
+}
+
 // Documents of workers, and of other programs, by their ids.
 func TestOrphaned(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
@@ -101,13 +107,9 @@ func TestOrphaned_Limit(t *testing.T) {
 		for id, minutes := range map[string]int{"b": 180, "c": 120, "a": 240, "d": 60} {
 			b.Put(t, id, doc{"status": "QUEUED", "updatedAt": timeValue(ago(minutes))})
 		}
-		if got, more := orphaned(t, a, 3); got != "a b c" || !more {
-			t.Errorf("%s, more %t; want the three oldest of four", got, more)
-		}
+		wantOrphaned(t, a, 3, "a b c", true)
 		b.Put(t, "t", doc{"status": "PROCESSING", "updatedAt": ago(150)}) // Firestore sorts Timestamps first
-		if got, more := orphaned(t, a, 1000); got != "t a b c d" || more {
-			t.Errorf("%s, more %t; want all", got, more)
-		}
+		wantOrphaned(t, a, 1000, "t a b c d", false)
 	})
 }
 
@@ -123,9 +125,7 @@ func TestOrphaned_Pages(t *testing.T) {
 			b.Put(t, fmt.Sprint(i), doc{"status": "QUEUED", "nextAttemptAt": next, "updatedAt": updated})
 		}
 		b.Put(t, "x", doc{"status": "QUEUED", "updatedAt": timeValue(now.Add(-time.Hour))})
-		if got, more := orphaned(t, open(t, b), orphanPage); got != "x" || more {
-			t.Errorf("%s, more %t; want the one after those that wait", got, more)
-		}
+		wantOrphaned(t, open(t, b), orphanPage, "x", false)
 	})
 }
 
@@ -170,8 +170,7 @@ func TestMarkDue(t *testing.T) {
 				}
 				same(t, want, got)
 				wantErr(t, refusal, err)
-				again, _ := orphaned(t, a, 10)
-				same(t, "", again)
+				wantOrphaned(t, a, 10, "", false)
 			})
 		})
 	}
@@ -185,9 +184,7 @@ func TestOrphaned_Malformed(t *testing.T) {
 		}
 		b.Put(t, "good", doc{"status": "QUEUED", "updatedAt": old})
 		log, text := logTo()
-		if got, _ := orphaned(t, openWith(t, b, Options{Log: log}), 100); got != "good" {
-			t.Errorf("found %s, want good", got)
-		}
+		wantOrphaned(t, openWith(t, b, Options{Log: log}), 100, "good", false)
 		n := strings.Count(text.String(), "analysis_id=bad")
 		if n != maxWarnings || strings.Contains(text.String(), "secret") {
 			t.Errorf("log %s\nwant a line for each of the first %d, without the value", text, maxWarnings)
@@ -225,9 +222,7 @@ func TestOrphaned_Slow(t *testing.T) {
 		b.Delete(t, "crashed")
 		b.Delete(t, "purged")
 		queued("end", 6, nil)
-		if got, _ := orphaned(t, open(t, b, slow), 10); got != "end" {
-			t.Errorf("a new process finds %q, want the one at the end", got)
-		}
+		wantOrphaned(t, open(t, b, slow), 10, "end", true) // by a new process
 
 		b.Delete(t, "end")
 		queued("malformed", 9, doc{"lockToken": "7"})
@@ -270,20 +265,15 @@ func TestOrphaned_Clock(t *testing.T) {
 					b.Put(t, id, fields)
 				}
 				a := open(t, b)
-				if got, _ := orphaned(t, a, 10); got != "expired old" {
-					t.Errorf("orphaned: %s, want expired old", got)
-				}
-				rooms, _ := OpenRooms(t.Context(), b.Project, Options{Collection: "analyses"}, b.Client(t)...)
-				if got, err := rooms.Lapsed(t.Context(), 10); len(got) != 1 || got[0].Room != "expired" {
-					t.Errorf("lapsed: %v, %v; want expired", got, err)
-				}
-				if running, _, _, _, err := a.Active(t.Context(), 10); ids(running) != "held" {
-					t.Errorf("running: %s, %v; want held", ids(running), err)
-				}
+				wantOrphaned(t, a, 10, "expired old", false)
+				o := Options{Collection: "analyses"}
+				rooms := must(OpenRooms(t.Context(), b.Project, o, b.Client(t)...))(t)
+				lapsed := must(rooms.Lapsed(t.Context(), 10))(t)
+				same(t, []any{1, "expired"}, []any{len(lapsed), lapsed[0].Room})
+				running, _, _, _, _ := a.Active(t.Context(), 10)
+				same(t, "held", ids(running))
 				due, _, _ := a.Orphaned(t.Context(), 1)
-				if next, err := a.MarkDue(t.Context(), due[0], timeString); next != timeString(theirs()) {
-					t.Errorf("marked for %v, %v; want %v", next, err, theirs())
-				}
+				same(t, timeString(theirs()), must(a.MarkDue(t.Context(), due[0], timeString))(t))
 			})
 		})
 	}

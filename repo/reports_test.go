@@ -42,8 +42,7 @@ func TestCheckpoint(t *testing.T) {
 		fatal(t, h.Flush(t.Context()))
 		h.Send(report("two", doc{"n": int64(1<<62 + 1), "s": "<"})...)
 		fatal(t, a.retry(t, "w/1"))
-		d, err := a.Get(t.Context(), "x")
-		fatal(t, err)
+		d := must(a.Get(t.Context(), "x"))(t)
 		same(t, []any{"two", doc{"n": int64(1<<62 + 1), "s": "<"}}, []any{d.Progress.Message, d.Checkpoint.Value})
 
 		a.given(t, "w/2", `{"n":4611686018427387905,"s":"<"}`)
@@ -105,8 +104,7 @@ func TestReports_Foreign(t *testing.T) {
 				b.Put(t, "x", with(doc{"status": "QUEUED", "input": "in"}, fields))
 				a.given(t, "w/1", "").Send(report("m", "c")...)
 				fatal(t, a.retry(t, "w/1"))
-				d, err := a.Get(t.Context(), "x")
-				fatal(t, err)
+				d := must(a.Get(t.Context(), "x"))(t)
 				fatal(t, errorOf(json.Marshal(d)))
 				last := d.History[len(d.History)-1]
 				same(t, []any{"w/1", "m", "c", false}, []any{
@@ -182,9 +180,7 @@ func TestActs_Result(t *testing.T) {
 		`started  `:          {"state": "started", "result": "1", "resultError": "x"},
 	} {
 		act := decodeActs(doc{"a": record})["a"]
-		if got := act.State + " " + string(act.Result) + " " + act.ResultError; got != want {
-			t.Errorf("%v: %q, want %q", record, got, want)
-		}
+		same(t, want, act.State+" "+string(act.Result)+" "+act.ResultError, record)
 	}
 	if lost := decodeActs(doc{"a": doc{"state": "done"}})["a"]; lost.ResultError == "" {
 		t.Errorf("neither a result nor a reason: %+v", lost)

@@ -26,10 +26,8 @@ type onRooms struct {
 // openRooms opens Rooms on b with a connection of its own.
 func openRooms(t testing.TB, b *backend, opts ...grpc.DialOption) onRooms {
 	t.Helper()
-	r, err := OpenRooms(t.Context(), b.Project, Options{}, b.Client(t, opts...)...)
-	fatal(t, err)
-	others, err := firestore.NewClient(t.Context(), b.Project, b.Client(t)...)
-	fatal(t, err)
+	r := must(OpenRooms(t.Context(), b.Project, Options{}, b.Client(t, opts...)...))(t)
+	others := must(firestore.NewClient(t.Context(), b.Project, b.Client(t)...))(t)
 	return onRooms{Rooms: r, others: others.Collection("documentLocks")}
 }
 
@@ -77,22 +75,19 @@ func anOwned(at time.Time) document.Lock {
 
 func mustLoad(t *testing.T, r onRooms) lease.Cell[document.Lock] {
 	t.Helper()
-	c, err := r.Load(t.Context(), "a", lease.OnlyLease)
-	fatal(t, err)
+	c := must(r.Load(t.Context(), "a", lease.OnlyLease))(t)
 	return c
 }
 
 func mustSwap(t *testing.T, r onRooms, prev lease.Cell[document.Lock], next document.Lock) lease.Cell[document.Lock] {
 	t.Helper()
-	c, err := r.Swap(t.Context(), "a", prev, next)
-	fatal(t, err)
+	c := must(r.Swap(t.Context(), "a", prev, next))(t)
 	return c
 }
 
 func locksFor(t testing.TB, s lease.Store[document.Lock], ttl time.Duration) *document.Locks {
 	t.Helper()
-	l, err := document.New(s, ttl)
-	fatal(t, err)
+	l := must(document.New(s, ttl))(t)
 	return l
 }
 
@@ -126,9 +121,7 @@ func TestRooms(t *testing.T) {
 		},
 		"what is not kept is deleted": func(t *testing.T, r onRooms) {
 			missing := mustLoad(t, r)
-			if c := mustSwap(t, r, missing, document.Lock{}); c.Exists {
-				t.Errorf("nothing became %+v", c)
-			}
+			same(t, false, mustSwap(t, r, missing, document.Lock{}).Exists)
 			c := mustSwap(t, r, missing, anOwned(missing.At))
 			gone := mustSwap(t, r, c, document.Lock{})
 			if gone.At.Before(c.At) || gone.Asked.Before(c.Asked) {
@@ -138,19 +131,13 @@ func TestRooms(t *testing.T) {
 			again := mustLoad(t, r)
 			mustSwap(t, r, again, anOwned(again.At))
 			conflicts(t, r, c, document.Lock{})
-			if !mustLoad(t, r).Exists {
-				t.Error("it was deleted as it was before")
-			}
+			same(t, true, mustLoad(t, r).Exists)
 		},
 		"an operator's unlock is kept until feeds have seen it": func(t *testing.T, r onRooms) {
 			l := locksFor(t, r, 0)
 			token := locked(t, l, "a", "s/1").Lock.Token
-			if broken, err := l.Unlock(t.Context(), "a"); err != nil || !broken {
-				t.Fatal(broken, err)
-			}
-			if swept, err := l.Sweep(t.Context(), r); err != nil || swept != 0 {
-				t.Errorf("swept %d, %v", swept, err)
-			}
+			same(t, true, must(l.Unlock(t.Context(), "a"))(t))
+			same(t, 0, must(l.Sweep(t.Context(), r))(t))
 			got := r.fields(t)
 			same(t, doc{"unlocked": true, "lockToken": token, "lockExpiresAt": got["lockExpiresAt"]}, got)
 			if _, ok := got["lockExpiresAt"].(string); !ok {
@@ -163,8 +150,7 @@ func TestRooms(t *testing.T) {
 			}
 			before := locked(t, locksFor(t, r, 0), "alive", "s/1")
 			for limit, want := range map[int]string{2: "oldest older", 100: "oldest older old"} {
-				found, err := r.Lapsed(t.Context(), limit)
-				fatal(t, err)
+				found := must(r.Lapsed(t.Context(), limit))(t)
 				rooms := make([]string, len(found))
 				for i, f := range found {
 					rooms[i] = f.Room

@@ -1,7 +1,6 @@
 package repo
 
 import (
-	"errors"
 	"math"
 	"testing"
 	"time"
@@ -53,9 +52,7 @@ func TestDecodeValue(t *testing.T) {
 	} {
 		got := decoded(map[string]*value{"v": tc.stored})
 		same(t, doc{"v": tc.decoded}, got)
-		if text, err := Plain(got["v"]); err != nil || string(text) != want {
-			t.Errorf("%s, %v; want %s", text, err, want)
-		}
+		same(t, want, string(must(Plain(got["v"]))(t)))
 	}
 	if got, err := Plain(make(chan int)); err == nil || got != nil {
 		t.Errorf("a channel: %s, %v", got, err)
@@ -64,8 +61,6 @@ func TestDecodeValue(t *testing.T) {
 
 func TestEncodeValue_Refused(t *testing.T) {
 	for _, v := range []any{uint8(1), []any{uint8(1)}, doc{"a": uint8(1)}} {
-		if _, err := encodeValue(v); !errors.Is(err, lease.ErrRefused) {
-			t.Errorf("%v: %v, want ErrRefused", v, err)
-		}
+		wantErr(t, lease.ErrRefused, errorOf(encodeValue(v)), v)
 	}
 }

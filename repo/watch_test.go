@@ -69,9 +69,7 @@ func TestWatch(t *testing.T) {
 		if first.At.Before(lock.LockedAt) || first.Asked.IsZero() {
 			t.Errorf("the lock of %v is shown at %v, asked at %v", lock.LockedAt, first.At, first.Asked)
 		}
-		if freed, err := locks.Release(t.Context(), "a", "s/1"); err != nil || !freed {
-			t.Fatal(freed, err)
-		}
+		same(t, true, must(locks.Release(t.Context(), "a", "s/1"))(t))
 		second := next(t, snaps)
 		same(t, "false [a false ]", shown(second))
 		if !second.At.After(first.At) || !second.Changes[0].Cell.At.Equal(second.At) {
@@ -96,17 +94,13 @@ func TestWatch_Malformed(t *testing.T) {
 		r.put(t, "__x", doc{})
 		r.put(t, "bad\x01", doc{"lockExpiresAt": "1999-01-01T00:00:00.000Z"})
 		r.put(t, "good", doc{"lockOwner": "s/1", "lockExpiresAt": "1999-01-02T00:00:00.000Z"})
-		found, err := r.Lapsed(t.Context(), 100)
-		if len(found) != 1 || found[0].Room != "good" {
-			t.Errorf("lapsed: %+v, %v", found, err)
-		}
+		lapsed := must(r.Lapsed(t.Context(), 100))(t)
+		same(t, []any{1, "good"}, []any{len(lapsed), lapsed[0].Room})
 		got := shown(next(t, watched(t, r.Rooms)))
 		if !strings.Contains(got, "good true s/1") || strings.Contains(got, "bad") {
 			t.Errorf("watched: %s", got)
 		}
-		if n := strings.Count(text.String(), "level=WARN"); n != 2 {
-			t.Errorf("%d warnings, want one of the query and one of the watch:\n%s", n, text)
-		}
+		same(t, 2, strings.Count(text.String(), "level=WARN"), "of the query and of the watch", text)
 	})
 }
 
