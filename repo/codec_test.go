@@ -47,13 +47,13 @@ func TestChanges(t *testing.T) {
 		return func(a *analysis) {
 			free(a)
 			a.Lock.Finished, a.Lock.FinishedBy = true, "w/1"
-			a.Status, a.Result, a.Error, a.LastError = status, "new", e, nil
+			if a.Status, a.Result, a.Error = status, "new", e; e == nil {
+				a.LastError = nil
+			}
 		}
 	}
-	ready := doc{
-		"status": "READY", "result": "new", "error": deleted, "lastError": deleted, "nextAttemptAt": deleted,
-		"finishedBy": "w/1",
-	}
+	ended := doc{"nextAttemptAt": deleted, "finishedBy": "w/1"}
+	ready := with(ended, doc{"status": "READY", "result": "new", "error": deleted, "lastError": deleted})
 	forget := func(a *analysis) { a.LastError = nil }
 	forgotten := func(more doc) doc { return with(doc{"lastError": deleted}, more) }
 	acts := doc{"charge": doc{"state": "started"}, "mail": doc{"state": "done"}}
@@ -68,9 +68,9 @@ func TestChanges(t *testing.T) {
 		"READY, after an error and a result of earlier runs": {
 			running(doc{"error": failure("old"), "result": "old"}), finish("READY", nil), freed(ready),
 		},
-		"FAILED, after a result of an earlier run": {
+		"FAILED, after a result of an earlier run, and the last error is kept": {
 			running(doc{"result": "old"}), finish("FAILED", &analysislock.Error{Code: "x", Message: "m"}),
-			freed(with(ready, doc{"status": "FAILED", "result": deleted, "error": failure("x")})),
+			freed(with(ended, doc{"status": "FAILED", "result": deleted, "error": failure("x")})),
 		},
 		"a finish, though other programs removed the owner and the errors": {
 			doc{"status": "PROCESSING", "lockToken": int64(3)}, finish("READY", nil),
