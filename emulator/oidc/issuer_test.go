@@ -36,7 +36,7 @@ func verify(t *testing.T, i *oidc.Issuer, token string) (keys int, claims map[st
 	}
 	for i := range page.Keys {
 		k := &page.Keys[i]
-		if got := fmt.Sprint(k.IsPublic(), k.Algorithm, k.Use); got != "true RS256 sig" {
+		if got := fmt.Sprintf("%v %s %s", k.IsPublic(), k.Algorithm, k.Use); got != "true RS256 sig" {
 			t.Errorf("got %s, want a public key of RS256 for signatures", got)
 		}
 	}
