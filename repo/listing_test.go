@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -156,28 +157,30 @@ func TestOldestUnfinished(t *testing.T) {
 
 // Each minute reads them again, and Firestore bills each document.
 func TestErrUnread(t *testing.T) {
-	b := emulatortest.Embedded(t)
-	a := open(t, b)
-	for i := range 5000 {
-		b.Put(t, fmt.Sprint(i), doc{"status": "QUEUED", "createdAt": "Nov 29, 2026", "updatedAt": "Nov 29, 2026"})
-	}
-	b.Put(t, "x", doc{"status": "QUEUED", "createdAt": time.Now(), "updatedAt": time.Now()})
-
-	costs := func(what string, read func() error) {
-		before := b.Server.Usage().Reads
-		err := read()
-		if n := b.Server.Usage().Reads - before; !errors.Is(err, ErrUnread) || n > maxUnread+orphanPage {
-			t.Errorf("%s: %d reads, %v", what, n, err)
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		a := open(t, b)
+		for i := range 5000 {
+			b.Put(t, fmt.Sprint(i), doc{"status": "QUEUED", "createdAt": "Nov 29, 2026", "updatedAt": "Nov 29, 2026"})
 		}
-	}
-	costs("the oldest", func() error { _, _, err := a.OldestUnfinished(t.Context()); return err })
-	costs("all", func() error {
-		found, err := a.Unfinished(t.Context(), 10)
-		same(t, "x", ids(found))
-		return err
+		b.Put(t, "x", doc{"status": "QUEUED", "createdAt": time.Now(), "updatedAt": time.Now()})
+
+		costs := func(what string, read func() error) {
+			before := b.Server.Usage().Reads
+			err := read()
+			if n := b.Server.Usage().Reads - before; !errors.Is(err, ErrUnread) || n > maxUnread+orphanPage {
+				t.Errorf("%s: %d reads, %v", what, n, err)
+			}
+		}
+		costs("the oldest", func() error { _, _, err := a.OldestUnfinished(t.Context()); return err })
+		costs("all", func() error {
+			found, err := a.Unfinished(t.Context(), 10)
+			same(t, "x", ids(found))
+			return err
+		})
+		other := must(a.Backlog(t.Context(), 0))(t)
+		same(t, []any{true, true}, []any{other.OldestCreatedAt.IsZero(), other.Waiting > 0})
 	})
-	other := must(a.Backlog(t.Context(), 0))(t)
-	same(t, []any{true, true}, []any{other.OldestCreatedAt.IsZero(), other.Waiting > 0})
 }
 
 func TestUnknownStatus(t *testing.T) {
