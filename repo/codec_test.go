@@ -1,8 +1,11 @@
 package repo
 
 import (
+	"errors"
 	"log/slog"
 	"maps"
+	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,167 +15,172 @@ import (
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/locks/document"
 )
+
+// silent returns a codec of analyses that logs nothing.
+func silent(f Fields) analysisCodec {
+	lock := lockCodec{log: slog.New(slog.DiscardHandler), name: analysisName}
+	return analysisCodec{lockCodec: lock, fields: f.filled()}
+}
 
 // deleted stands for firestore.Delete.
 const deleted = "(deleted)"
 
-// Each change of an analysis writes these fields, and no others.
-func TestOnlyWhatChangesIsWritten(t *testing.T) {
+// Each change of an analysis writes these fields, beside updatedAt, and no others.
+func TestChanges(t *testing.T) {
+	type analysis = analysislock.Analysis
 	now := time.Date(2026, 1, 2, 3, 4, 5, 678_999_999, time.UTC)
-	const stamp = "2026-01-02T03:04:05.678Z"
-	running := map[string]any{
-		"status": "PROCESSING", "attempts": int64(2), "lockToken": int64(3), "lockOwner": "w/1", "updatedAt": "2026-01-01T00:00:00.000Z",
-		"lockHeartbeatAt": "2026-01-01T00:00:00.000Z", "lockExpiresAt": "2026-01-01T00:05:00.000Z", "lastError": map[string]any{"code": "c", "message": "m"},
+	const stamp, old = "2026-01-02T03:04:05.678Z", "2026-01-01T00:00:00.000Z"
+	failure := func(code string) doc { return doc{"code": code, "message": "m"} }
+	running := func(more doc) doc {
+		return with(doc{
+			"status": "PROCESSING", "attempts": int64(2), "lastError": failure("c"), "updatedAt": old,
+			"lockToken": int64(3), "lockOwner": "w/1", "lockHeartbeatAt": old, "lockExpiresAt": old,
+		}, more)
 	}
-	with := func(more map[string]any) map[string]any {
-		all := maps.Clone(running)
-		maps.Copy(all, more)
-		return all
+	free := func(a *analysis) { a.Lock.Owner, a.Lock.HeartbeatAt, a.Lock.ExpiresAt = "", time.Time{}, time.Time{} }
+	freed := func(more doc) doc {
+		return with(doc{"lockOwner": deleted, "lockHeartbeatAt": deleted, "lockExpiresAt": deleted}, more)
 	}
-	freed := func(a *analysislock.Analysis) {
-		a.Lock.Owner, a.Lock.HeartbeatAt, a.Lock.ExpiresAt = "", time.Time{}, time.Time{}
-	}
-	finish := func(status string, e *analysislock.Error) func(*analysislock.Analysis) {
-		return func(a *analysislock.Analysis) {
-			freed(a)
+	finish := func(status string, e *analysislock.Error) func(*analysis) {
+		return func(a *analysis) {
+			free(a)
 			a.Lock.Finished, a.Lock.FinishedBy = true, "w/1"
-			a.Status, a.Result, a.Error, a.LastError = status, "new", e, nil
+			if a.Status, a.Result, a.Error = status, "new", e; e == nil {
+				a.LastError = nil
+			}
 		}
 	}
-	lockFreed := map[string]any{"lockOwner": deleted, "lockHeartbeatAt": deleted, "lockExpiresAt": deleted, "updatedAt": stamp}
-	also := func(more map[string]any) map[string]any {
-		all := maps.Clone(lockFreed)
-		maps.Copy(all, more)
-		return all
-	}
-	forget := func(a *analysislock.Analysis) { a.LastError = nil }
-	acts := map[string]any{"charge": map[string]any{"state": "started"}, "mail": map[string]any{"state": "done"}}
+	ended := doc{"nextAttemptAt": deleted, "finishedBy": "w/1"}
+	ready := with(ended, doc{"status": "READY", "result": "new", "error": deleted, "lastError": deleted})
+	forget := func(a *analysis) { a.LastError = nil }
+	forgotten := func(more doc) doc { return with(doc{"lastError": deleted}, more) }
+	acts := doc{"charge": doc{"state": "started"}, "mail": doc{"state": "done"}}
+	attempt := doc{"attempt": int64(2), "token": int64(3), "owner": "w/1", "startedAt": stamp}
+	half := 0.5
 	for name, tc := range map[string]struct {
-		before map[string]any
-		change func(*analysislock.Analysis)
-		want   map[string]any
+		before doc
+		change func(*analysis)
+		want   doc
 	}{
-		"nothing": {running, func(*analysislock.Analysis) {}, map[string]any{}},
+		"nothing": {running(nil), func(*analysis) {}, doc{}},
 		"READY, after an error and a result of earlier runs": {
-			with(map[string]any{"error": map[string]any{"code": "old"}, "result": "old"}), finish("READY", nil),
-			also(map[string]any{"status": "READY", "result": "new", "error": deleted, "lastError": deleted, "nextAttemptAt": deleted, "finishedBy": "w/1"}),
+			running(doc{"error": failure("old"), "result": "old"}), finish("READY", nil), freed(ready),
 		},
-		"FAILED, after a result of an earlier run": {
-			with(map[string]any{"result": "old"}), finish("FAILED", &analysislock.Error{Code: "x", Message: "y"}),
-			also(map[string]any{"status": "FAILED", "result": deleted, "error": map[string]any{"code": "x", "message": "y"}, "lastError": deleted, "nextAttemptAt": deleted, "finishedBy": "w/1"}),
+		"FAILED, after a result of an earlier run, and the last error is kept": {
+			running(doc{"result": "old"}), finish("FAILED", &analysislock.Error{Code: "x", Message: "m"}),
+			freed(with(ended, doc{"status": "FAILED", "result": deleted, "error": failure("x")})),
 		},
-		"a finish, though other programs removed the errors": {
-			map[string]any{"status": "PROCESSING", "lockToken": int64(3)}, finish("READY", nil),
-			also(map[string]any{"status": "READY", "result": "new", "error": deleted, "lastError": deleted, "nextAttemptAt": deleted, "finishedBy": "w/1", "lockOwner": nil}),
+		"a finish, though other programs removed the owner and the errors": {
+			doc{"status": "PROCESSING", "lockToken": int64(3)}, finish("READY", nil),
+			with(ready, doc{"lockHeartbeatAt": deleted, "lockExpiresAt": deleted}),
 		},
-		"a release": {running, func(a *analysislock.Analysis) { freed(a); a.Status = "QUEUED" }, also(map[string]any{"status": "QUEUED"})},
+		"a release": {
+			running(nil), func(a *analysis) { free(a); a.Status = "QUEUED" }, freed(doc{"status": "QUEUED"}),
+		},
 		"a release of a lock whose times cannot be read": {
-			with(map[string]any{"lockHeartbeatAt": true, "lockExpiresAt": "soon"}), freed, lockFreed,
+			running(doc{"lockHeartbeatAt": true, "lockExpiresAt": "soon"}), free, freed(nil),
 		},
-		"a heartbeat": {running, func(a *analysislock.Analysis) { a.Lock.HeartbeatAt, a.Lock.ExpiresAt = now, now.Add(time.Minute) }, map[string]any{
-			"lockHeartbeatAt": stamp, "lockExpiresAt": "2026-01-02T03:05:05.678Z", "updatedAt": stamp,
-		}},
-		"an error of an attempt": {running, func(a *analysislock.Analysis) { a.LastError = &analysislock.Error{Code: "d", Message: "m"} }, map[string]any{
-			"lastError": map[string]any{"code": "d", "message": "m"}, "updatedAt": stamp,
-		}},
+		"a heartbeat": {
+			running(nil), func(a *analysis) { a.Lock.HeartbeatAt, a.Lock.ExpiresAt = now, now.Add(time.Minute) },
+			doc{"lockHeartbeatAt": stamp, "lockExpiresAt": "2026-01-02T03:05:05.678Z"},
+		},
+		"an error of an attempt": {
+			running(nil), func(a *analysis) { a.LastError = &analysislock.Error{Code: "d", Message: "m"} },
+			doc{"lastError": failure("d")},
+		},
 		"a report, of which the checkpoint is written though it may be the one that is stored": {
-			with(map[string]any{"progress": map[string]any{"fraction": 0.5, "at": stamp}, "checkpoint": "c"}), func(a *analysislock.Analysis) {
-				half := 0.5
+			running(doc{"progress": doc{"fraction": 0.5, "at": stamp}, "checkpoint": "c"}), func(a *analysis) {
 				a.Progress = &analysislock.Progress{Fraction: &half, Message: "m", At: now}
 				a.Checkpoint = &analysislock.Checkpoint{Value: "c"}
 			},
-			map[string]any{"progress": map[string]any{"fraction": 0.5, "message": "m", "at": stamp}, "checkpoint": "c", "updatedAt": stamp},
+			doc{"progress": doc{"fraction": 0.5, "message": "m", "at": stamp}, "checkpoint": "c"},
 		},
 		"a next attempt, over one that cannot be read": {
-			with(map[string]any{"nextAttemptAt": "soon"}), func(a *analysislock.Analysis) { a.NextAttemptAt = now },
-			map[string]any{"nextAttemptAt": stamp, "updatedAt": stamp},
+			running(doc{"nextAttemptAt": "soon"}), func(a *analysis) { a.NextAttemptAt = now },
+			doc{"nextAttemptAt": stamp},
 		},
 		"a next attempt ends with the acquisition": {
-			with(map[string]any{"nextAttemptAt": now.UnixMilli()}), func(a *analysislock.Analysis) { a.NextAttemptAt = time.Time{} },
-			map[string]any{"nextAttemptAt": deleted, "updatedAt": stamp},
+			running(doc{"nextAttemptAt": now.UnixMilli()}), func(a *analysis) { a.NextAttemptAt = time.Time{} },
+			doc{"nextAttemptAt": deleted},
 		},
-		"progress alone": {running, func(a *analysislock.Analysis) { a.Progress = &analysislock.Progress{At: now} }, map[string]any{
-			"progress": map[string]any{"at": stamp}, "updatedAt": stamp,
-		}},
-		"a checkpoint that is cleared": {running, func(a *analysislock.Analysis) { a.Checkpoint = &analysislock.Checkpoint{} }, map[string]any{
-			"checkpoint": deleted, "updatedAt": stamp,
-		}},
-		"progress and start are deleted": {
-			with(map[string]any{"progress": map[string]any{"fraction": int64(1), "at": stamp}, "startedAt": stamp, "history": []any{map[string]any{"attempt": 1.0, "owner": "w/1"}}}),
-			func(a *analysislock.Analysis) { a.Progress, a.StartedAt = nil, time.Time{} },
-			map[string]any{"progress": deleted, "startedAt": deleted, "updatedAt": stamp},
+		"a checkpoint that is cleared": {
+			running(nil), func(a *analysis) { a.Checkpoint = &analysislock.Checkpoint{} }, doc{"checkpoint": deleted},
+		},
+		"progress and start are deleted, and the history stays": {
+			running(doc{"progress": doc{"at": stamp}, "startedAt": stamp, "history": []any{doc{"attempt": 1.0}}}),
+			func(a *analysis) { a.Progress, a.StartedAt = nil, time.Time{} },
+			doc{"progress": deleted, "startedAt": deleted},
 		},
 		"the end of an attempt": {
-			with(map[string]any{"startedAt": stamp, "history": []any{"not a map", map[string]any{"attempt": int64(2), "token": int64(3), "owner": "w/1", "startedAt": stamp}}}),
-			func(a *analysislock.Analysis) {
+			running(doc{"startedAt": stamp, "history": []any{"not a map", attempt}}), func(a *analysis) {
 				last := a.History[0]
 				last.EndedAt, last.Outcome, last.Code, last.Message = now, "retry", "c", "m"
 				a.History = []analysislock.Attempt{last}
 			},
-			map[string]any{"updatedAt": stamp, "history": []any{map[string]any{
-				"attempt": int64(2), "token": int64(3), "owner": "w/1", "startedAt": stamp, "endedAt": stamp, "outcome": "retry", "code": "c", "message": "m",
-			}}},
+			doc{"history": []any{with(attempt, with(failure("c"), doc{"endedAt": stamp, "outcome": "retry"}))}},
 		},
 		"a requeue keeps the result": {
-			map[string]any{"status": "FAILED", "error": map[string]any{"code": "x", "message": "y"}, "finishedBy": "w/1", "attempts": int64(4), "lockToken": int64(3)},
-			func(a *analysislock.Analysis) {
-				a.Status, a.Error, a.Lock.Finished, a.Lock.Attempts = "QUEUED", nil, false, 0
+			doc{"status": "FAILED", "error": failure("x"), "attempts": int64(4), "lockToken": int64(3)},
+			func(a *analysis) { a.Status, a.Error, a.Lock.Finished, a.Lock.Attempts = "QUEUED", nil, false, 0 },
+			doc{
+				"status": "QUEUED", "error": deleted, "lastError": deleted, "attempts": 0, "nextAttemptAt": deleted,
+				"lockHeartbeatAt": deleted, "lockExpiresAt": deleted, "expireAt": deleted,
 			},
-			map[string]any{"status": "QUEUED", "error": deleted, "lastError": deleted, "attempts": 0, "lockHeartbeatAt": deleted, "lockExpiresAt": deleted, "nextAttemptAt": deleted, "expireAt": deleted, "updatedAt": stamp},
 		},
 		"updatedAt stays a Timestamp": {
-			with(map[string]any{"updatedAt": now.Add(-time.Hour)}), func(a *analysislock.Analysis) { a.Status = "QUEUED" },
-			map[string]any{"status": "QUEUED", "updatedAt": now.Truncate(time.Millisecond)},
+			running(doc{"updatedAt": now.Add(-time.Hour)}), forget,
+			forgotten(doc{"updatedAt": now.Truncate(time.Millisecond)}),
 		},
 		"a count of acts that is missing, and one that is too large": {
-			with(map[string]any{"effects": acts, "unfinishedEffects": 7.0}), forget,
-			map[string]any{"lastError": deleted, "updatedAt": stamp, "openEffects": 1, "unfinishedEffects": deleted, "expireAt": deleted},
+			running(doc{"effects": acts, "unfinishedEffects": 7.0}), forget,
+			forgotten(doc{"openEffects": 1, "unfinishedEffects": deleted, "expireAt": deleted}),
 		},
 		"counts without acts": {
-			with(map[string]any{"openEffects": int64(7), "unfinishedEffects": "many"}), forget,
-			map[string]any{"lastError": deleted, "updatedAt": stamp, "openEffects": deleted, "unfinishedEffects": deleted},
+			running(doc{"openEffects": int64(7), "unfinishedEffects": "many"}), forget,
+			forgotten(doc{"openEffects": deleted, "unfinishedEffects": deleted}),
 		},
 		"counts of acts that are right": {
-			with(map[string]any{"effects": acts, "openEffects": 1.0}), forget, map[string]any{"lastError": deleted, "updatedAt": stamp, "expireAt": deleted},
+			running(doc{"effects": acts, "openEffects": 1.0}), forget, forgotten(doc{"expireAt": deleted}),
 		},
 		"a name of a task that is no string": {
-			with(map[string]any{"bookedTask": true}), forget, map[string]any{"lastError": deleted, "updatedAt": stamp, "bookedTask": deleted},
+			running(doc{"bookedTask": true}), forget, forgotten(doc{"bookedTask": deleted}),
 		},
-		"an unusable token alone is replaced, which only unlock can do": {with(map[string]any{"lockToken": "three"}), func(*analysislock.Analysis) {}, map[string]any{
-			"lockToken": lease.Fresh(now).Token, "updatedAt": stamp,
-		}},
+		"an unusable token alone is replaced, which only unlock can do": {
+			running(doc{"lockToken": "three"}), func(*analysis) {}, doc{"lockToken": lease.Fresh(now).Token},
+		},
 		"an unusable token is replaced with any other change": {
-			with(map[string]any{"lockToken": "three"}), func(a *analysislock.Analysis) { a.Status = "QUEUED" },
-			map[string]any{"status": "QUEUED", "lockToken": lease.Fresh(now).Token, "updatedAt": stamp},
+			running(doc{"lockToken": "three"}), forget, forgotten(doc{"lockToken": lease.Fresh(now).Token}),
 		},
 	} {
 		for in, kind := range emulatortest.Kinds() {
 			t.Run(name+", "+in, func(t *testing.T) {
-				codec := analysisCodec{
-					lockCodec: lockCodec{log: slog.New(slog.DiscardHandler), name: analysisName},
-					fields:    Fields(kind.Vocabulary).filled(),
-				}
-				prev, rev, _ := codec.decode(reading{id: "x", exists: true, fields: kind.Translated(t, tc.before), at: now, updated: now})
+				codec := silent(Fields(kind.Vocabulary))
+				was := reading{id: "x", exists: true, fields: kind.Translated(t, tc.before), at: now, updated: now}
+				prev, rev, _ := codec.decode(was)
 				next := prev
 				tc.change(&next)
-				got := map[string]any{}
+				got := doc{}
 				for path, v := range codec.changes(prev, &next, &rev, now) {
 					if got[path] = v; v == any(firestore.Delete) {
 						got[path] = deleted
 					}
 				}
-				maps.DeleteFunc(tc.want, func(_ string, v any) bool { return v == nil })
-				same(t, kind.Translated(t, tc.want), got)
+				want := maps.Clone(tc.want)
+				if len(want) > 0 && want["updatedAt"] == nil {
+					want["updatedAt"] = stamp
+				}
+				same(t, kind.Translated(t, want), got)
 			})
 		}
 	}
 }
 
 // Else a run would keep up to 64 KiB that it has been given already.
-func TestOnlyTheCommitOfAnAcquisitionKeepsTheWorkAndRepairs(t *testing.T) {
-	codec, now := analysisCodec{fields: Fields{}.filled()}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	read, rev, err := codec.decode(reading{id: "x", exists: true, fields: map[string]any{"status": analysislock.Queued}, at: now, updated: now})
+func TestChanges_Work(t *testing.T) {
+	codec, now := silent(Fields{}), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	read, rev, err := codec.decode(reading{id: "x", exists: true, fields: doc{"status": "QUEUED"}, at: now})
 	fatal(t, err)
 	rev.work, rev.repairs = map[string]*firestorepb.Value{"input": stringValue("i")}, []string{"bookedTask"}
 	acquired := read
@@ -188,33 +196,201 @@ func TestOnlyTheCommitOfAnAcquisitionKeepsTheWorkAndRepairs(t *testing.T) {
 }
 
 // An acquisition would fail for ever with a run time of centuries, and a metric with such an age.
-func TestTimesThatAreNotCredibleAreUnreadable(t *testing.T) {
+func TestDecode_Credible(t *testing.T) {
 	now, created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for _, tc := range []struct {
-		value             any
-		started, creation time.Time
-	}{
-		{timeValue(now.Add(-time.Hour)), now.Add(-time.Hour), now.Add(-time.Hour)},
-		{now.Add(24 * time.Hour), now.Add(24 * time.Hour), now.Add(24 * time.Hour)},
-		{now.Add(24*time.Hour + 1), time.Time{}, created},
-		{"2500-01-01T00:00:00.000Z", time.Time{}, created},
-		{int64(0), time.UnixMilli(0), created},
-		{timeValue(earliest.Add(-time.Millisecond)), earliest.Add(-time.Millisecond), created},
-		{timeValue(earliest), earliest, earliest},
-		{"soon", time.Time{}, time.Time{}},
+	day, early, never := now.Add(24*time.Hour), earliest.Add(-time.Millisecond), time.Time{}
+	for value, want := range map[any]struct{ started, created time.Time }{
+		timeValue(created):         {created, created},
+		day:                        {day, day},
+		day.Add(1):                 {never, created},
+		"2500-01-01T00:00:00.000Z": {never, created},
+		int64(0):                   {time.UnixMilli(0), created},
+		timeValue(early):           {early, created},
+		timeValue(earliest):        {earliest, earliest},
+		"soon":                     {never, never},
 	} {
-		fields := map[string]any{"startedAt": tc.value, "createdAt": tc.value}
-		d, _, err := analysisCodec{fields: Fields{}.filled()}.decode(reading{id: "x", exists: true, fields: fields, at: now, created: created})
-		if err != nil || !d.StartedAt.Equal(tc.started) || !d.CreatedAt.Equal(tc.creation) {
-			t.Errorf("%v: started at %v, created at %v, %v", tc.value, d.StartedAt, d.CreatedAt, err)
+		fields := doc{"startedAt": value, "createdAt": value}
+		d, _, err := silent(Fields{}).decode(reading{id: "x", exists: true, fields: fields, at: now, created: created})
+		fatal(t, err)
+		if !d.StartedAt.Equal(want.started) || !d.CreatedAt.Equal(want.created) {
+			t.Errorf("%v: started at %v, created at %v", value, d.StartedAt, d.CreatedAt)
 		}
 	}
 }
 
-func TestSizeCountsValues(t *testing.T) {
-	for want, v := range map[int]any{1: "x", 2: []any{nil}, 6: map[string]any{"a": []any{1, 2}, "b": map[string]any{"c": true}}} {
-		if got := size(v); got != want {
-			t.Errorf("size(%v) = %d, want %d", v, got, want)
+// decodeLog decodes a document that was written just now, and returns what is logged.
+func decodeLog(fields doc) (a analysislock.Analysis, room document.Lock, log string, err error) {
+	logger, text := logTo()
+	c := lockCodec{log: logger, name: analysisName}
+	r := reading{id: "x", exists: true, fields: fields, at: time.Now(), updated: time.Now()}
+	a, _, err = analysisCodec{lockCodec: c, fields: Fields{}.filled()}.decode(r)
+	log = text.String()
+	room, _, _ = roomCodec{c}.decode(r)
+	return a, room, log, err
+}
+
+// The lock of a document that another program wrote (G5). A warning has the type of what cannot be read, and not
+// its value.
+func TestLockFields(t *testing.T) {
+	now := time.Now()
+	later, past := now.Add(time.Hour), now.Add(-time.Hour)
+	soon, old := timeValue(later), timeValue(past)
+	zoned := later.In(time.FixedZone("", 9*3600)).Format(time.RFC3339Nano)
+	const never, expiry = "9999-01-01T00:00:00Z", "lockExpiresAt"
+	js := func(expires any, more doc) doc { return with(doc{"lockOwner": "js", expiry: expires}, more) }
+	beat := func(at any) doc { return doc{"lockHeartbeatAt": at} }
+	for name, tc := range map[string]struct {
+		lock doc
+		held bool
+		warn string
+	}{
+		"no owner":                  {doc{expiry: soon}, false, ""},
+		"empty owner":               {js(soon, doc{"lockOwner": ""}), false, ""},
+		"null owner":                {js(soon, doc{"lockOwner": nil}), false, ""},
+		"text, future":              {js(soon, nil), true, ""},
+		"text, past":                {js(old, nil), false, ""},
+		"text of another zone":      {js(zoned, nil), true, ""},
+		"Timestamp, future":         {js(later, nil), true, ""},
+		"Timestamp, past":           {js(past, nil), false, ""},
+		"milliseconds, future":      {js(later.UnixMilli(), nil), true, ""},
+		"milliseconds, past":        {js(float64(past.UnixMilli()), nil), false, ""},
+		"no expiry":                 {js(nil, nil), false, ""},
+		"unreadable, heartbeat old": {js("secret", beat(old)), false, `lockExpiresAt type="a string"`},
+		"unreadable, heartbeat now": {js(doc{"s": 1}, beat(soon)), true, `lockExpiresAt type="a map"`},
+		"unreadable, updated now":   {js([]any{"secret"}, nil), true, `lockExpiresAt type="an array"`},
+		"year 9999, heartbeat old":  {js(never, beat(old)), false, "lockExpiresAt"},
+		"year 9999, heartbeat now":  {js(never, beat(timeValue(now))), true, "lockExpiresAt"},
+		"in 23 hours":               {js(now.Add(23*time.Hour), beat(old)), true, ""},
+		"in 25 hours":               {js(now.Add(25*time.Hour), beat(old)), false, `lockExpiresAt type="a time.Time"`},
+		"heartbeat is a number":     {js(soon, beat(int64(-1))), true, `lockHeartbeatAt type="the number -1"`},
+		"heartbeat is a text":       {js(soon, beat("secret")), true, "lockHeartbeatAt"},
+		"owner is a number":         {js(soon, doc{"lockOwner": 5}), true, "lockOwner"},
+		"owner is a number, stale":  {js(old, doc{"lockOwner": true}), false, `lockOwner type="a bool"`},
+	} {
+		a, _, log, err := decodeLog(tc.lock)
+		if err != nil || lease.Held(a.Lock, now) != tc.held {
+			t.Errorf("%s: %+v, %v; want held: %v", name, a.Lock, err, tc.held)
+		}
+		line := ""
+		if tc.warn != "" {
+			line = "analysis_id=x field=" + tc.warn
+		}
+		if !strings.Contains(log, line) || strings.Count(log, "level=WARN") != min(1, len(line)) {
+			t.Errorf("%s: log %q, want %s", name, log, line)
+		}
+		if strings.Contains(log, "secret") {
+			t.Errorf("%s: log %q has the value", name, log)
+		}
+		if strings.Contains(tc.warn, "lockHeartbeatAt") && !a.Lock.HeartbeatAt.IsZero() {
+			t.Errorf("%s: heartbeat %v, want none", name, a.Lock.HeartbeatAt)
+		}
+		if strings.Contains(tc.warn, "lockOwner") != (a.Lock.Owner == unreadableOwner) {
+			t.Errorf("%s: owner %s", name, a.Lock.Owner)
+		}
+	}
+}
+
+func TestLockFields_Numbers(t *testing.T) {
+	for value, want := range map[any]int{
+		"3": 0, int64(-5): 0, 10.0: 10, int64(math.MaxInt64): math.MaxInt32, true: 0, 1.5: 0,
+	} {
+		a, _, _, _ := decodeLog(doc{"attempts": value})
+		same(t, want, a.Lock.Attempts, value)
+	}
+	if a, _, _, err := decodeLog(doc{"lockToken": 3.0}); err != nil || a.Lock.Token != 3 {
+		t.Errorf("a double: %+v, %v", a.Lock, err)
+	}
+	for _, token := range []any{"3", int64(-1), 1.5, math.NaN(), int64(math.MaxInt64), true, []any{}} {
+		a, room, _, err := decodeLog(doc{"lockToken": token})
+		wantErr(t, lease.ErrMalformed, errors.Join(err, a.Malformed), token)
+		wantErr(t, err, a.Malformed)
+		if room.Token < time.Now().Add(-time.Minute).UnixMicro() {
+			t.Errorf("token %v: a room has the token %d, want one of the time", token, room.Token)
+		}
+		_, _, _, err = decodeLog(doc{"status": "READY", "lockToken": token})
+		check(t, err)
+	}
+}
+
+func TestDecode_LongTexts(t *testing.T) {
+	long := strings.Repeat("x", maxText) + "y"
+	text := doc{"code": long, "message": long, "outcome": long, "owner": long}
+	a, _, _, _ := decodeLog(doc{
+		"status": long, "lockOwner": long, "finishedBy": long, "error": text, "lastError": text, "progress": text,
+		"history": []any{text},
+	})
+	h := a.History[0]
+	for i, s := range []string{
+		a.Status, a.Lock.Owner, a.Lock.FinishedBy, a.Error.Code, a.Error.Message, a.LastError.Message,
+		a.Progress.Message, h.Owner, h.Outcome, h.Code, h.Message,
+	} {
+		same(t, true, s == long[:maxText], "text", i)
+	}
+}
+
+func TestKind(t *testing.T) {
+	for want, v := range map[string]any{"null": nil, "the number 1.5": 1.5, "a map": doc{}, "a bool": true} {
+		same(t, want, kind(v))
+	}
+}
+
+func TestSize(t *testing.T) {
+	for want, v := range map[int]any{1: "x", 2: []any{nil}, 6: doc{"a": []any{1, 2}, "b": doc{"c": true}}} {
+		same(t, want, size(v), v)
+	}
+}
+
+// A document is deleted at expireAt: never while it is unfinished, unless every commit
+// moves that time.
+func TestExpireAt(t *testing.T) {
+	type analysis = analysislock.Analysis
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	act := func(state string, open int) func(*analysis) {
+		return func(a *analysis) { a.Acts, a.OpenActs = analysislock.Acts{"act": {State: state}}, open }
+	}
+	finish := func(a *analysis) { a.Status = "READY" }
+	reopen := func(a *analysis) { a.Status, a.Lock.Finished = "QUEUED", false }
+	acquire := func(a *analysis) { a.Lock.Token++ } // another program may have opened it again
+	renew := func(a *analysis) { a.Lock.ExpiresAt = now }
+	later, gone := any(now.Add(time.Hour)), any(firestore.Delete)
+	const open, done = analysislock.ActStarted, analysislock.ActDone
+	for name, tc := range map[string]struct {
+		change               func(*analysis)
+		status               string
+		act                  string // its state before the change, which no count shows
+		never, keep, keepAll any    // expireAt without Keep, with it, and with KeepAll
+	}{
+		"finish":               {finish, "PROCESSING", "", nil, later, later},
+		"cancel":               {func(a *analysis) { a.Status = "FAILED" }, "QUEUED", "", nil, later, later},
+		"reopen":               {reopen, "FAILED", "", gone, gone, later},
+		"acquire":              {acquire, "QUEUED", "", gone, gone, later},
+		"renew":                {renew, "PROCESSING", "", nil, nil, later},
+		"begin an act":         {act(open, 1), "PROCESSING", "", gone, gone, gone},
+		"renew, act open":      {renew, "PROCESSING", open, gone, gone, gone},
+		"acquire, act open":    {acquire, "QUEUED", open, gone, gone, gone},
+		"finish, act open":     {finish, "PROCESSING", open, gone, gone, gone},
+		"answer after the end": {act(done, 0), "READY", open, nil, later, later},
+		"end an act":           {act(done, 0), "PROCESSING", open, nil, nil, gone},
+		"renew, act done":      {renew, "PROCESSING", done, nil, nil, gone},
+		"acquire, act done":    {acquire, "QUEUED", done, gone, gone, gone},
+		"finish, act done":     {finish, "PROCESSING", done, nil, later, later},
+		"reopen, act done":     {reopen, "READY", done, gone, gone, gone},
+		"nothing":              {func(*analysis) {}, "READY", "", nil, nil, nil},
+	} {
+		fields := doc{"status": tc.status}
+		if tc.act != "" {
+			fields["effects"] = doc{"act": doc{"state": tc.act}}
+		}
+		kept, all := silent(Fields{}), silent(Fields{})
+		kept.keep, all.keep, all.keepAll = time.Hour, time.Hour, true
+		for i, codec := range []analysisCodec{silent(Fields{}), kept, all} {
+			was := now.Add(-time.Minute)
+			prev, rev, err := codec.decode(reading{id: "x", exists: true, fields: fields, at: was, updated: was})
+			fatal(t, err)
+			next := prev
+			tc.change(&next)
+			want := []any{tc.never, tc.keep, tc.keepAll}[i]
+			same(t, want, codec.changes(prev, &next, &rev, now)["expireAt"], name, i)
 		}
 	}
 }

@@ -2,8 +2,6 @@ package repo
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -16,7 +14,6 @@ import (
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
-	"taskguard/lease/iso8601"
 )
 
 // meter counts the bytes that calls send and receive.
@@ -40,72 +37,58 @@ func (*meter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context
 func (*meter) HandleConn(context.Context, stats.ConnStats) {}
 
 // The document has 240 KiB each of input, result, checkpoint and another program's field.
-func TestNoDecisionMovesTheInput(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) { noDecisionMovesTheInput(t, b, false) })
+func TestCost_Bytes(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) { wantFewBytes(t, b, false) })
 	t.Run("in transactions", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, b *emulatortest.Backend) { noDecisionMovesTheInput(t, b, true) })
+		inBubble(t, func(t *testing.T, b *backend) { wantFewBytes(t, b, true) })
 	})
 }
 
-func noDecisionMovesTheInput(t *testing.T, b *emulatortest.Backend, inTransactions bool) {
+func wantFewBytes(t *testing.T, b *backend, inTransactions bool) {
 	t.Helper()
 	const most = 8 << 10
-	large := func(fields map[string]any) map[string]any {
-		fields["input"] = strings.Repeat("x", 240<<10)
-		fields["result"], fields["checkpoint"], fields["progress"] = fields["input"], fields["input"], map[string]any{"theirs": fields["input"]}
-		return fields
+	large := strings.Repeat("x", 240<<10)
+	put := func(id string, fields doc) {
+		b.Put(t, id, with(doc{
+			"status": "QUEUED", "input": large, "result": large, "checkpoint": large, "progress": doc{"theirs": large},
+		}, fields))
 	}
-	b.Put(t, "ready", large(map[string]any{"status": analysislock.Ready}))
-	b.Put(t, "failed", large(map[string]any{"status": analysislock.Failed, "error": map[string]any{"code": "c", "message": strings.Repeat("m", 4096)}}))
-	b.Put(t, "locked", large(map[string]any{"status": analysislock.Processing, "lockOwner": "them", "lockExpiresAt": iso8601.Format(time.Now().Add(time.Hour))}))
-	b.Put(t, "exhausted", large(map[string]any{"status": analysislock.Queued, "attempts": 10}))
-	b.Put(t, "x", large(map[string]any{"status": analysislock.Queued}))
-	b.Put(t, "y", large(map[string]any{"status": analysislock.Queued}))
 	m := &meter{}
-	a, other := open(t, b, grpc.WithStatsHandler(m)), open(t, b, grpc.WithStatsHandler(m))
+	a := open(t, b, grpc.WithStatsHandler(m))
 	if inTransactions {
 		a.decideInTransactions(t)
-		other.decideInTransactions(t)
 	}
-	a.again, other.again = true, true
+	a.again = true
 	moves := func(what string, do func() error) {
 		t.Helper()
 		before := m.bytes.Load()
-		if err := do(); err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
+		check(t, do())
 		if moved := m.bytes.Load() - before; moved >= most {
 			t.Errorf("%s moves %d bytes, want under %d", what, moved, most)
 		}
 	}
-	skip := func(id, reason string) {
-		t.Helper()
-		moves("skip of "+id, func() error {
-			acq, err := a.acquire(t.Context(), id, "w/0")
-			if err == nil && acq.Reason != reason {
-				err = fmt.Errorf("%+v, want %s", acq, reason)
-			}
+	for reason, fields := range map[string]doc{
+		analysislock.AlreadyFinished: {"status": "FAILED", "error": doc{"message": strings.Repeat("m", 4096)}},
+		analysislock.Locked:          {"lockOwner": "them", "lockExpiresAt": time.Now().Add(time.Hour)},
+	} {
+		put(reason, fields)
+		moves("skip", func() error {
+			acq, err := a.acquire(t.Context(), reason, "w/0")
+			same(t, reason, acq.Reason)
 			return err
 		})
 	}
-	skip("ready", analysislock.AlreadyFinished)
-	skip("failed", analysislock.AlreadyFinished)
-	skip("locked", analysislock.Locked)
-	mustAcquire(t, a, "x", "w/1")
-	a.runs(t, "w/1")
-	moves("heartbeat", func() error { return a.holds["w/1"].Renew(t.Context()) })
-	moves("release by another process", func() error { return other.ReleaseAnalysisLock(t.Context(), "x", "w/1") })
-	mustAcquire(t, other, "x", "w/2")
-	other.runs(t, "w/2")
-	moves("finish", func() error {
-		return other.holds["w/2"].End(t.Context(), analysislock.Completing(other.holds["w/2"].Now(), "done"))
-	})
-	mustAcquire(t, a, "y", "w/3")
-	a.runs(t, "w/3")
-	moves("retry", func() error {
-		err := a.holds["w/3"].End(t.Context(), analysislock.Retrying(a.holds["w/3"].Now(), "c", "m", a.holds["w/3"].Now().Add(time.Minute).Truncate(time.Millisecond), "", false))
-		return err
-	})
+	for what, end := range map[string]func() error{
+		"finish":  func() error { return a.complete(t, "w/1", "done") },
+		"retry":   func() error { return a.retry(t, "w/1") },
+		"release": func() error { return a.ReleaseAnalysisLock(t.Context(), "release", "w/1") },
+	} {
+		put(what, nil)
+		mustAcquire(t, a, what, "w/1")
+		a.runs(t, "w/1")
+		moves("heartbeat", func() error { return a.holds["w/1"].Renew(t.Context()) })
+		moves(what, end)
+	}
 }
 
 // sentBytes is a listener that counts what its connections send.
@@ -132,24 +115,21 @@ func (c *countedConn) Write(b []byte) (int, error) {
 
 // The windows of the connection have received a megabyte before, after which gRPC's own would have
 // room for the whole document.
-func TestASkipOfALargeDocumentRefusesMostOfIt(t *testing.T) {
+func TestCost_LargeSkip(t *testing.T) {
 	b := emulatortest.Embedded(t)
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	fatal(t, err)
+	tcp := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	l := &sentBytes{Listener: tcp}
 	go func() { _ = b.Server.Serve(l) }()
-	a, err := Open(t.Context(), b.Project, Options{Emulator: tcp.Addr().String()})
-	fatal(t, err)
+	a := must(Open(t.Context(), b.Project, Options{Emulator: tcp.Addr().String()}))(t)
 	defer func() { check(t, a.Close()) }()
-	b.Put(t, "x", map[string]any{"status": analysislock.Ready, "input": strings.Repeat("x", 1<<20-512)})
+	b.Put(t, "x", doc{"status": "READY", "input": strings.Repeat("x", 1<<20-512)})
 	for range 4 {
-		_, err := a.Get(t.Context(), "x")
-		fatal(t, err)
+		fatal(t, errorOf(a.Get(t.Context(), "x")))
 	}
 	for most, want := range map[int64]lease.Want{8 << 10: lease.OnlyLease, 400_000: lease.LeaseAndWork} {
 		before := l.n.Load()
 		acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0, analysislock.AcquireOptions{Want: want})
-		if moved := l.n.Load() - before; err != nil || acq.Reason != analysislock.AlreadyFinished || moved > most {
+		if moved := l.n.Load() - before; acq.Reason != analysislock.AlreadyFinished || moved > most {
 			t.Errorf("%+v, %v: %d bytes, want at most %d", acq, err, moved, most)
 		}
 	}
@@ -159,10 +139,7 @@ func TestASkipOfALargeDocumentRefusesMostOfIt(t *testing.T) {
 const latency = time.Second
 
 var slowNetwork = []grpc.DialOption{
-	grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		time.Sleep(latency)
-		return invoke(ctx, method, req, reply, cc, opts...)
-	}),
+	eachCall(func() { time.Sleep(latency) }),
 	eachStream(func(s grpc.ClientStream) grpc.ClientStream { return &slowStream{ClientStream: s} }),
 }
 
@@ -184,101 +161,49 @@ func (s *slowStream) RecvMsg(m any) error {
 
 // The number of round trips that an operation waits for, and the number of its calls.
 func TestRoundTrips(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+	inBubble(t, func(t *testing.T, b *backend) {
 		a, other := open(t, b, slowNetwork...), open(t, b, slowNetwork...)
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "i"})
-		b.Put(t, "y", map[string]any{"status": analysislock.Queued})
-		b.Put(t, "large", map[string]any{"status": analysislock.Queued, "input": strings.Repeat("x", largeAnswer)})
-		b.Put(t, "done", map[string]any{"status": analysislock.Ready, "input": "i"})
+		b.Put(t, "x", doc{"status": "QUEUED", "input": "i"})
+		b.Put(t, "y", doc{"status": "QUEUED"})
+		b.Put(t, "large", doc{"status": "QUEUED", "input": strings.Repeat("x", largeAnswer)})
+		b.Put(t, "done", doc{"status": "READY", "input": "i"})
 		began, calls := time.Now(), b.Calls.Total()
 		cost := func(what string, trips, want int) {
 			t.Helper()
-			if took, got := time.Since(began), b.Calls.Total()-calls; took != time.Duration(trips)*latency || got != want {
-				t.Errorf("%s: %v and %d calls, want %d round trips of %v and %d calls", what, took, got, trips, latency, want)
+			took, got := time.Since(began), b.Calls.Total()-calls
+			if took != time.Duration(trips)*latency || got != want {
+				t.Errorf("%s: %v and %d calls, want %d round trips and %d calls", what, took, got, trips, want)
 			}
 			began, calls = time.Now(), b.Calls.Total()
 		}
 		acquire(t, a, "done", "w/0")
 		cost("skip of a finished analysis", 1, 1)
 		mustAcquire(t, a, "x", "w/1")
-		err := a.run(t.Context(), "w/1", func(_ context.Context, work analysislock.Work) error {
-			cost("acquisition, until the run has its input", 2, 2)
-			if string(work.Input) != `"i"` {
-				t.Errorf("work.Input = %s", work.Input)
-			}
-			return nil
-		})
-		cost("end of a run", 0, 0)
+		a.runs(t, "w/1")
+		cost("acquisition, and a run with its input", 2, 2)
 		acquire(t, a, "x", "w/2")
 		cost("duplicate on the same instance", 1, 1)
 		acquire(t, other, "x", "w/3")
 		cost("duplicate on another instance", 1, 1)
-		check(t, errors.Join(err, a.holds["w/1"].Renew(t.Context())))
+		check(t, a.holds["w/1"].Renew(t.Context()))
 		cost("heartbeat", 1, 1)
 		a.holds["w/1"].Send(analysislock.Checkpointed(&analysislock.Checkpoint{Value: "c"}))
 		cost("report", 0, 0)
 		check(t, a.holds["w/1"].Flush(t.Context()))
 		cost("commit of a report", 1, 1)
-		check(t, a.holds["w/1"].End(t.Context(), analysislock.Completing(a.holds["w/1"].Now(), "done")))
+		check(t, a.complete(t, "w/1", "done"))
 		cost("finish", 1, 1)
 		mustAcquire(t, a, "y", "w/4")
 		a.runs(t, "w/4")
 		cost("next acquisition", 2, 2)
-		check(t, a.holds["w/4"].End(t.Context(), analysislock.Releasing(a.holds["w/4"].Now(), analysislock.OutcomeShuttingDown, "", true)))
+		check(t, a.release(t, "w/4"))
 		cost("release", 1, 1)
 		other.again = true
 		mustAcquire(t, other, "y", "w/5")
 		other.runs(t, "w/5")
 		cost("acquisition by a retry", 3, 3)
 		mustAcquire(t, a, "large", "w/6")
-		a.runs(t, "w/6")
+		same(t, largeAnswer+2, len(a.runs(t, "w/6").Input))
 		cost("acquisition of a large document", 4, 4)
 	})
-}
-
-// The limit is of the message. A fault of the limit would read a document for ever, or in part.
-func TestAnInputIsReadWithTheLockUpToTheLimit(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		size := 0
-		a := open(t, b, eachStream(func(s grpc.ClientStream) grpc.ClientStream { return measuring{s, &size} }))
-		n := largeAnswer - 512
-		time.Sleep(300 * time.Millisecond) // the times of all answers have nanoseconds of the same length
-		acquires := func(id string) (calls int) {
-			t.Helper()
-			b.Put(t, id, map[string]any{"status": analysislock.Queued, "input": strings.Repeat("x", n)})
-			before := b.Calls.Total()
-			mustAcquire(t, a, id, "w/"+id)
-			err := a.run(t.Context(), "w/"+id, func(_ context.Context, work analysislock.Work) error {
-				if len(work.Input) != n+2 {
-					t.Errorf("%s: an input of %d bytes, want %d", id, len(work.Input), n+2)
-				}
-				return nil
-			})
-			check(t, err)
-			return b.Calls.Total() - before
-		}
-		acquires("a")
-		n += largeAnswer - size
-		if calls := acquires("b"); calls != 2 || size != largeAnswer {
-			t.Errorf("an answer of %d bytes: %d calls, want 2", size, calls)
-		}
-		n++
-		if calls := acquires("c"); calls != 4 {
-			t.Errorf("one byte more: %d calls, want 4", calls)
-		}
-	})
-}
-
-// measuring records the size of the last answer.
-type measuring struct {
-	grpc.ClientStream
-	size *int
-}
-
-func (m measuring) RecvMsg(v any) error {
-	err := m.ClientStream.RecvMsg(v)
-	if f, ok := v.(*frame); ok && err == nil {
-		*m.size = len(*f)
-	}
-	return err
 }

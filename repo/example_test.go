@@ -46,7 +46,8 @@ func runOne(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := got.Hold.End(ctx, analysislock.Completing(got.Hold.Now(), map[string]any{"characters": int64(6)})); err != nil {
+	result := map[string]any{"characters": int64(6)}
+	if err := got.Hold.End(ctx, analysislock.Completing(got.Hold.Now(), result)); err != nil {
 		return err
 	}
 	done, err := analyses.Get(ctx, "report-7")

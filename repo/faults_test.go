@@ -9,56 +9,77 @@ import (
 	"time"
 
 	"cloud.google.com/go/firestore"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/locks/document"
 )
 
 // operation is one write of the lock on the analysis x, which begins with 3 attempts and
 // the token 7.
 type operation struct {
 	acquired bool // before the operation
+	again    bool // after a refusal, with less
+	patient  bool // longer than a call may take
 	do       func(t *testing.T, a *worker) error
-	want     map[string]any // of the document, without the times
+	want     doc // the document after it, without the times
 }
 
+// result has what Firestore's paths would have to quote, and an array.
+var result = doc{"n": int64(3), "a.b": []any{1.5, "ü"}, "`": nil}
+
 var operations = map[string]operation{
-	"acquire": {false, func(t *testing.T, a *worker) error {
-		t.Helper()
-		acq, err := a.acquire(t.Context(), "x", "w/1")
-		if want := (lease.Grant{Owner: "w/1", Token: 8}); err == nil && (!acq.Acquired || acq.Grant != want || acq.Attempt != 4) {
-			t.Errorf("acquired = %+v, want %+v at attempt 4", acq, want)
-		}
-		return err
-	}, map[string]any{"status": analysislock.Processing, "attempts": int64(4), "lockToken": int64(8), "lockOwner": "w/1"}},
-	"heartbeat": {true, func(t *testing.T, a *worker) error {
-		t.Helper()
-		return a.holds["w/1"].Renew(t.Context())
-	}, map[string]any{"status": analysislock.Processing, "attempts": int64(4), "lockToken": int64(8), "lockOwner": "w/1"}},
-	"report": {true, func(t *testing.T, a *worker) error {
-		t.Helper()
-		a.holds["w/1"].Send(analysislock.Checkpointed(&analysislock.Checkpoint{Value: "c"}))
-		return a.holds["w/1"].Flush(t.Context())
-	}, map[string]any{"status": analysislock.Processing, "attempts": int64(4), "lockToken": int64(8), "lockOwner": "w/1", "checkpoint": "c"}},
-	"finish": {true, func(t *testing.T, a *worker) error {
-		t.Helper()
-		return a.holds["w/1"].End(t.Context(), analysislock.Completing(a.holds["w/1"].Now(), "result"))
-	}, map[string]any{"status": analysislock.Ready, "attempts": int64(4), "lockToken": int64(8), "result": "result", "finishedBy": "w/1"}},
-	"release": {true, func(t *testing.T, a *worker) error {
-		t.Helper()
-		return a.holds["w/1"].End(t.Context(), analysislock.Releasing(a.holds["w/1"].Now(), analysislock.OutcomeShuttingDown, "", true))
-	}, map[string]any{"status": analysislock.Queued, "attempts": int64(3), "lockToken": int64(8)}},
-	"retry": {true, func(t *testing.T, a *worker) error {
-		t.Helper()
-		err := a.holds["w/1"].End(t.Context(), analysislock.Retrying(a.holds["w/1"].Now(), "c", "m", time.Time{}, "", false))
-		return err
-	}, map[string]any{"status": analysislock.Queued, "attempts": int64(4), "lockToken": int64(8), "lastError": map[string]any{"code": "c", "message": "m"}}},
+	"acquire": {
+		patient: true,
+		do: func(t *testing.T, a *worker) error {
+			t.Helper()
+			acq, err := a.acquire(t.Context(), "x", "w/1")
+			if err == nil {
+				same(t, []any{lease.Grant{Owner: "w/1", Token: 8}, 4}, []any{acq.Grant, acq.Attempt})
+			}
+			return err
+		},
+		want: doc{"status": "PROCESSING", "attempts": int64(4), "lockToken": int64(8), "lockOwner": "w/1"},
+	},
+	"heartbeat": {
+		acquired: true, patient: true,
+		do:   func(t *testing.T, a *worker) error { return a.holds["w/1"].Renew(t.Context()) },
+		want: doc{"status": "PROCESSING", "attempts": int64(4), "lockToken": int64(8), "lockOwner": "w/1"},
+	},
+	"report": {
+		acquired: true, again: true,
+		do: func(t *testing.T, a *worker) error {
+			a.holds["w/1"].Send(analysislock.Checkpointed(&analysislock.Checkpoint{Value: "c"}))
+			return a.holds["w/1"].Flush(t.Context())
+		},
+		want: doc{
+			"status": "PROCESSING", "attempts": int64(4), "lockToken": int64(8), "lockOwner": "w/1", "checkpoint": "c",
+		},
+	},
+	"finish": {
+		acquired: true, patient: true,
+		do: func(t *testing.T, a *worker) error { return a.complete(t, "w/1", result) },
+		want: doc{
+			"status": "READY", "attempts": int64(4), "lockToken": int64(8), "result": result, "finishedBy": "w/1",
+		},
+	},
+	"release": {
+		acquired: true,
+		do:       func(t *testing.T, a *worker) error { return a.release(t, "w/1") },
+		want:     doc{"status": "QUEUED", "attempts": int64(3), "lockToken": int64(8)},
+	},
+	"retry": {
+		acquired: true, again: true,
+		do: func(t *testing.T, a *worker) error { return a.retry(t, "w/1") },
+		want: doc{
+			"status": "QUEUED", "attempts": int64(4), "lockToken": int64(8),
+			"lastError": doc{"code": "c", "message": "m"},
+		},
+	},
 }
 
 var doubtful = []codes.Code{
@@ -66,60 +87,61 @@ var doubtful = []codes.Code{
 	codes.Unknown, codes.Aborted, codes.FailedPrecondition, codes.InvalidArgument, codes.NotFound,
 }
 
-// The first commit returns any code, and was made or not. The operation has the same result
-// each time, and is applied once. Only a commit outside a transaction can be refused; then an
+// The first commit returns any code, and was made or not, or is never answered. The operation has the same
+// result each time, and is applied once. Only a commit outside a transaction can be refused; then an
 // acquisition is made again, before it finds that the document is full.
-func TestACommitOfUnknownOutcomeIsAppliedOnce(t *testing.T) {
+func TestAnalysisLock(t *testing.T) {
 	for verb, op := range operations {
-		for _, code := range doubtful {
-			for how, f := range map[string]fault{"carried out": lost(code), "dropped": dropped(code)} {
-				for _, exclusive := range []bool{false, true} {
-					refused := how == "dropped" && code == codes.InvalidArgument && !exclusive && verb != "acquire"
-					if refused && (verb == "retry" || verb == "report") {
-						continue // released, or renewed, without it; see TestReports_Refused and TestACheckpointThatTheDocumentCannotHoldIsDroppedAndTheLockRenewed
-					}
-					t.Run(fmt.Sprintf("%s/%v/%s/exclusive=%v", verb, code, how, exclusive), func(t *testing.T) {
-						inBubble(t, func(t *testing.T, b *emulatortest.Backend) { op.runWith(t, b, f, exclusive, refused) })
-					})
+		for _, exclusive := range []bool{false, true} {
+			run := func(name string, f fault, refused bool) {
+				t.Run(fmt.Sprintf("%s/%s/exclusive=%v", verb, name, exclusive), func(t *testing.T) {
+					inBubble(t, func(t *testing.T, b *backend) { op.runWith(t, b, f, exclusive, refused) })
+				})
+			}
+			if op.patient {
+				run("unanswered", unanswered, false)
+			}
+			for _, code := range doubtful {
+				run(fmt.Sprint(code, "/carried out"), lost(code), false)
+				refused := code == codes.InvalidArgument && !exclusive && verb != "acquire"
+				if op.again && refused {
+					continue // the lock is released, or renewed, without the message, <<<<<<< /tmp/tmpixfurj15TestReports_Refused=======or>>>>>>> /tmp/tmp9ksiisvl the checkpoint
 				}
+				run(fmt.Sprint(code, "/dropped"), dropped(code), refused)
 			}
 		}
 	}
 }
 
 // runWith makes the operation with f as the fault of its commit, and checks the document.
-func (op operation) runWith(t *testing.T, b *emulatortest.Backend, f fault, exclusive, refused bool) {
+func (op operation) runWith(t *testing.T, b *backend, f fault, exclusive, refused bool) {
 	t.Helper()
 	a, l := openFaulty(t, b)
-	b.Put(t, "x", map[string]any{"status": analysislock.Queued, "attempts": 3, "lockToken": 7, "theirs": 0})
+	b.Put(t, "x", doc{"status": "QUEUED", "attempts": 3, "lockToken": 7, "theirs": 0})
 	if op.acquired {
 		mustAcquire(t, a, "x", "w/1")
 		time.Sleep(time.Minute)
 	}
 	before, billed, began := b.Fields(t, "x"), b.Server.Usage().Writes, time.Now()
-	faults, writes, theirs := map[string][]fault{commit: {f}}, int64(1), int64(0)
+	plan, writes, theirs := faults{commit: {f}}, int64(1), int64(0)
 	if exclusive {
-		faults, writes, theirs = exclusively(t, b, map[string][]fault{exclusiveCommit: {f}}), 3, 2
+		plan, writes, theirs = exclusively(t, b, faults{exclusiveCommit: {f}}), 3, 2
 	}
-	l.inject(faults)
+	l.inject(plan)
 	err := op.do(t, a)
 	l.wantAllInjected(t)
 	billed = b.Server.Usage().Writes - billed
 	got := b.Fields(t, "x")
 	if refused {
-		if diff := cmp.Diff(before, got); !errors.Is(err, lease.ErrRefused) || billed != 0 || diff != "" {
-			t.Errorf("error = %v, want ErrRefused; document (-before +after):\n%s", err, diff)
-		}
+		same(t, before, got)
+		same(t, int64(0), billed, "writes")
+		wantErr(t, lease.ErrRefused, err)
 		return
 	}
-	if err != nil || billed != writes {
-		t.Errorf("%d writes, error %v; want %d and none", billed, err, writes)
-	}
-	want := map[string]any{"theirs": theirs}
-	for k, v := range op.want {
-		want[k] = v
-	}
-	if want["lockOwner"] != nil {
+
+	check(t, err)
+	same(t, writes, billed, "writes")
+	if op.want["lockOwner"] != nil {
 		heartbeat, _ := parseTime(got["lockHeartbeatAt"])
 		expires, _ := parseTime(got["lockExpiresAt"])
 		if heartbeat.Before(began.Truncate(time.Millisecond)) || !expires.Equal(heartbeat.Add(lease.DefaultTTL)) {
@@ -128,65 +150,66 @@ func (op operation) runWith(t *testing.T, b *emulatortest.Backend, f fault, excl
 		delete(got, "lockHeartbeatAt")
 		delete(got, "lockExpiresAt")
 	}
-	same(t, want, withoutRuns(got))
+	same(t, with(op.want, doc{"theirs": theirs}), withoutRuns(got))
 }
 
-// The change is not made a second time, although it is of what was seen, and the next worker has
-// finished the analysis.
-func TestAnOperatorsLostReplyUndoesNothing(t *testing.T) {
-	for _, code := range []codes.Code{codes.Unavailable, codes.Internal} { // the client sends the commit again, or does not
-		inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-			b.Put(t, "x", map[string]any{"status": analysislock.Failed, "attempts": 10, "lockToken": 10})
-			other := open(t, b)
-			var since map[string]any
-			a, conn := openFaulty(t, b)
-			conn.inject(map[string][]fault{commit: {func(ctx context.Context, do func() error) error {
-				err := lost(code)(ctx, do)
-				mustAcquire(t, other, "x", "w/2")
-				check(t, other.holds["w/2"].End(t.Context(), analysislock.Completing(other.holds["w/2"].Now(), "second")))
-				since = b.Fields(t, "x")
-				return err
-			}}})
-			before, err := a.Requeue(t.Context(), "x", "", &analysislock.Seen{Status: analysislock.Failed, Grant: lease.Grant{Token: 10}}, false, "")
-			if err != nil || before.Status != analysislock.Failed {
-				t.Errorf("%v: %+v, %v; want the analysis as it was", code, before, err)
+// As TestAnalysisLock, of a document that the first commit creates, updates or deletes.
+func TestRooms_UnknownOutcome(t *testing.T) {
+	for verb, op := range map[string]struct {
+		before, after string // its owner
+		do            func(ctx context.Context, l *document.Locks) error
+	}{
+		"acquire": {"", "s/1", func(ctx context.Context, l *document.Locks) error {
+			return errorOf(l.Acquire(ctx, "a", "s/1"))
+		}},
+		"renew": {"s/1", "s/1", func(ctx context.Context, l *document.Locks) error {
+			return errorOf(l.Renew(ctx, "a", "s/1"))
+		}},
+		"release": {"s/1", "", func(ctx context.Context, l *document.Locks) error {
+			return errorOf(l.Release(ctx, "a", "s/1"))
+		}},
+	} {
+		run := func(name string, f fault) {
+			t.Run(verb+"/"+name, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, b *backend) {
+					bad := &faultyConn{}
+					r := openRooms(t, b, bad.options()...)
+					l := locksFor(t, r, 0)
+					if op.before != "" {
+						locked(t, l, "a", op.before)
+						time.Sleep(10 * time.Second)
+					}
+					bad.inject(faults{commit: {f}})
+					check(t, op.do(t.Context(), l))
+					bad.wantAllInjected(t)
+					same(t, op.after, mustLoad(t, r).Doc.Owner)
+				})
+			})
+		}
+		for _, code := range doubtful {
+			run(fmt.Sprint(code, "/carried out"), lost(code))
+			if code != codes.InvalidArgument { // a refusal
+				run(fmt.Sprint(code, "/dropped"), dropped(code))
 			}
-			same(t, since, b.Fields(t, "x"))
-		})
+		}
 	}
 }
 
-// The client sends a creation again, and then finds the analysis that it has created.
-func TestACreationWhoseReplyIsLostHasCreatedTheAnalysis(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		a, conn := openFaulty(t, b)
-		conn.inject(map[string][]fault{commit: {lost(codes.Unavailable)}})
-		if err := a.Create(t.Context(), "x", "input", CreateOptions{}); !errors.Is(err, ErrExists) {
-			t.Errorf("%v, want ErrExists", err)
-		}
-		if d, err := a.Get(t.Context(), "x"); err != nil || d.Input != "input" {
-			t.Errorf("%+v, %v", d, err)
-		}
-	})
-}
-
-// large returns a result of so many values that only one such result is encoded at a time.
-func large() []any { return make([]any, largeResult+1) }
-
-func TestAfterALargeResultTheNextIsEncoded(t *testing.T) {
+func TestDocuments_LargeResult(t *testing.T) {
 	for kind, exclusive := range map[string]bool{commit: false, exclusiveCommit: true} {
-		t.Run(kind, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+		t.Run("after it the next is encoded, "+kind, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *backend) {
 				a, l := openFaulty(t, b)
 				if exclusive {
 					a.decideInTransactions(t)
 				}
 				for i, id := range []string{"x", "y", "z"} {
-					b.Put(t, id, map[string]any{"status": analysislock.Queued})
+					b.Put(t, id, doc{"status": "QUEUED"})
 					mustAcquire(t, a, id, "w/1")
-					l.inject(map[string][]fault{kind: {dropped(codes.Aborted)}}) // its second try is encoded too
+					l.inject(faults{kind: {dropped(codes.Aborted)}}) // its second try is encoded too
 					began := time.Now()
-					if err := a.holds["w/1"].End(t.Context(), analysislock.Completing(a.holds["w/1"].Now(), large())); err != nil || time.Since(began) > 4*time.Second {
+					err := a.complete(t, "w/1", make([]any, largeResult+1))
+					if err != nil || time.Since(began) > 4*time.Second {
 						t.Fatalf("result %d: %v after %v", i, err, time.Since(began))
 					}
 					l.wantAllInjected(t)
@@ -197,99 +220,69 @@ func TestAfterALargeResultTheNextIsEncoded(t *testing.T) {
 			})
 		})
 	}
+	t.Run("it waits for another no longer than its caller", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *backend) {
+			a := open(t, b)
+			b.Put(t, "x", doc{"status": "QUEUED"})
+			read := must(a.documents.Load(t.Context(), "x", lease.OnlyLease))(t)
+			large, small := read.Doc, read.Doc
+			large.Status, large.Result = "READY", make([]any, largeResult+1)
+			small.Status, small.Result = "READY", make([]any, largeResult/2)
+			decide := func(lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return large, nil }
+			fatal(t, a.documents.db.encoders.Acquire(t.Context(), 1))
+			soon, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if _, err := a.documents.Swap(soon, "y", read, small); !errors.Is(err, lease.ErrConflict) { // there is no y
+				t.Errorf("%v: a write that is not large waits", err)
+			}
+			_, swapped := a.documents.Swap(soon, "x", read, large)
+			_, excluded := a.documents.Exclude(soon, "x", lease.OnlyLease, decide)
+			if swapped == nil || excluded == nil {
+				t.Errorf("%v, %v; want the end of the caller's second", swapped, excluded)
+			}
+		})
+	})
 }
 
-func TestAReadNamesItsDatabaseAndPausesBetweenTries(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+func TestDatabase_Read(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *backend) {
 		tries := 0
-		a := open(t, b, grpc.WithChainStreamInterceptor(func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ grpc.Streamer, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+		refuse := func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string,
+			_ grpc.Streamer, _ ...grpc.CallOption,
+		) (grpc.ClientStream, error) {
 			tries++
 			sent, _ := metadata.FromOutgoingContext(ctx)
-			name := "projects/" + b.Project + "/databases/(default)"
-			routing := "database_id=%28default%29&project_id=" + b.Project
-			if got := sent["google-cloud-resource-prefix"]; !slices.Equal(got, []string{name}) {
-				t.Errorf("resource %q, want %s", got, name)
-			}
-			if got := sent["x-goog-request-params"]; !slices.Equal(got, []string{routing}) {
-				t.Errorf("parameters %q, want %s", got, routing)
-			}
+			same(t, []string{
+				"projects/" + b.Project + "/databases/(default)",
+				"database_id=%28default%29&project_id=" + b.Project,
+			}, slices.Concat(sent["google-cloud-resource-prefix"], sent["x-goog-request-params"]))
 			return nil, status.Error([]codes.Code{codes.Unavailable, codes.DeadlineExceeded}[tries%2], "")
-		}))
-		if _, err := a.Get(t.Context(), "x"); !errors.Is(err, lease.ErrUnavailable) {
-			t.Errorf("%v, want ErrUnavailable", err)
 		}
-		if tries != 6 { // at 0, 0.1, 0.3, 0.7, 1.5 and 3.1 s
-			t.Errorf("%d tries in %v, want 6", tries, callTimeout)
+		a := open(t, b, grpc.WithChainStreamInterceptor(refuse))
+		if _, err := a.Get(t.Context(), "x"); !errors.Is(err, lease.ErrUnavailable) || tries != 6 {
+			t.Errorf("%d tries in %v, %v; want 6, at 0, 0.1, 0.3, 0.7, 1.5 and 3.1 s", tries, callTimeout, err)
 		}
 	})
 }
 
-func TestAFirestoreThatDoesNotAnswerIsUnavailableInTime(t *testing.T) {
-	cases := map[string]struct {
-		within time.Duration
-		do     func(ctx context.Context, a *worker) error
-	}{
-		"Get":        {5 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Get(ctx, "x"); return err }},
-		"Ping":       {5 * time.Second, func(ctx context.Context, a *worker) error { return a.Ping(ctx) }},
-		"Find":       {15 * time.Second, func(ctx context.Context, a *worker) error { return errorOf(a.Find(ctx, Filter{}, "", 10)) }},
-		"Unfinished": {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unfinished(ctx, 10); return err }},
-		"Create":     {15 * time.Second, func(ctx context.Context, a *worker) error { return a.Create(ctx, "y", nil, CreateOptions{}) }},
-		"Delete":     {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Delete(ctx, "x"); return err }},
-		"Unlock":     {15 * time.Second, func(ctx context.Context, a *worker) error { _, err := a.Unlock(ctx, "x", "", nil, ""); return err }},
-		"AcquireAnalysisLock": {20 * time.Second, func(ctx context.Context, a *worker) error {
-			_, err := a.acquire(ctx, "x", "w/2")
-			return err
-		}},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-				a, l := openFaulty(t, b)
-				b.Put(t, "x", map[string]any{"status": analysislock.Queued})
-				l.stopAnswering()
-				began := time.Now()
-				err := tc.do(t.Context(), a)
-				if took := time.Since(began); !errors.Is(err, lease.ErrUnavailable) || took > tc.within {
-					t.Errorf("%v after %v, want ErrUnavailable after at most %v", err, took, tc.within)
-				}
-			})
-		})
-	}
-}
-
-// The operation gives up the call after the call's own time limit, and succeeds.
-func TestAnOperationSucceedsAfterACallThatIsNeverAnswered(t *testing.T) {
-	for _, verb := range []string{"acquire", "heartbeat", "finish"} {
-		op := operations[verb]
-		for _, exclusive := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/exclusive=%v", verb, exclusive), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, b *emulatortest.Backend) { op.runWith(t, b, unanswered, exclusive, false) })
-			})
-		}
-	}
-}
-
 // The transaction of a process that has died locks the document for a minute. Those of the
 // deliveries would lock it for each other after that.
-func TestAWriteThatATransactionAbortsOpensNone(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+func TestDocuments_Aborted(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *backend) {
 		a := open(t, b)
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued})
+		b.Put(t, "x", doc{"status": "QUEUED"})
 		go func() {
-			_ = a.documents.db.client.RunTransaction(t.Context(), func(ctx context.Context, tx *firestore.Transaction) error {
-				_, _ = tx.Get(a.documents.collection.Doc("x"))
-				<-ctx.Done()
-				return ctx.Err()
-			})
+			_ = a.documents.db.client.RunTransaction(t.Context(),
+				func(ctx context.Context, tx *firestore.Transaction) error {
+					_, _ = tx.Get(a.documents.collection.Doc("x"))
+					<-ctx.Done()
+					return ctx.Err()
+				})
 		}()
 		time.Sleep(time.Millisecond)
-		if _, err := a.acquire(t.Context(), "x", "w/1"); !errors.Is(err, lease.ErrUnavailable) {
-			t.Errorf("%v, want ErrUnavailable", err)
-		}
+		wantErr(t, lease.ErrUnavailable, errorOf(a.acquire(t.Context(), "x", "w/1")))
 		time.Sleep(time.Minute)
 		mustAcquire(t, a, "x", "w/2")
-		if n := b.Calls.Count("BeginTransaction"); n != 1 {
-			t.Errorf("%d transactions were opened beside the dead one", n-1)
-		}
+		same(t, 1, b.Calls.Count("BeginTransaction"), "the dead one's")
 	})
 }

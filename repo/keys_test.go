@@ -1,7 +1,6 @@
 package repo
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,54 +8,181 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cloud.google.com/go/firestore"
 	"google.golang.org/grpc"
 
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
 
 // A number is one key, whether a program writes it as an integer or as a double.
-func TestConcurrency_KeyOfAValue(t *testing.T) {
+func TestConcurrency_Key(t *testing.T) {
 	c := &Concurrency{Fields: []string{"account"}}
 	for want, values := range map[string][]any{
-		"1000000": {"1000000", int64(1_000_000), 1e6}, "0.5": {0.5}, "true": {true},
-		"": {nil, "", map[string]any{}, []any{"a"}, time.Now()},
+		"1000000": {"1000000", int64(1_000_000), 1e6}, "1000000000000000000000": {1e21}, "1e6": {"1e6"},
+		"0.5": {0.5}, "-2": {-2.0}, "true": {true}, "": {nil, "", doc{}, []any{"a"}, time.Now()},
 	} {
 		for _, v := range values {
-			if got := c.key(reading{fields: map[string]any{"account": v}}); got != want {
-				t.Errorf("the key of %T %v is %q, want %q", v, v, got, want)
-			}
+			same(t, want, c.key(reading{fields: doc{"account": v}}), v)
 		}
+	}
+}
+
+// A record that a crash has left expires a day after its last slot. One for which somebody waits does not: without
+// it, nobody would be woken.
+func TestKeyCodec_Expiry(t *testing.T) {
+	type key = analysislock.Key
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	slots := func(ends ...time.Duration) map[string]analysislock.Slotted {
+		all := map[string]analysislock.Slotted{}
+		for _, d := range ends {
+			all[d.String()] = analysislock.Slotted{Lease: lease.Lease{Owner: d.String(), ExpiresAt: now.Add(d)}}
+		}
+		return all
+	}
+	one := slots(time.Minute)
+	for name, tc := range map[string]struct {
+		prev, next key
+		want       any
+	}{
+		"two slots":       {key{}, key{Slots: slots(time.Minute, time.Hour)}, now.Add(25 * time.Hour)},
+		"one waits":       {key{}, key{Slots: one, Waiting: true}, firestore.Delete},
+		"one waits alone": {key{}, key{Waiting: true}, firestore.Delete},
+		"nobody waits":    {key{Slots: one, Waiting: true}, key{Slots: one}, now.Add(24*time.Hour + time.Minute)},
+		"no change":       {key{Slots: one}, key{Slots: one}, nil},
+	} {
+		same(t, tc.want, (keyCodec{}).changes(tc.prev, &tc.next, nil, now)["expireAt"], name)
+	}
+}
+
+// The document of a key exists while a slot is taken or somebody waits.
+func TestKeyStore(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
+		type key = analysislock.Key
+		keys, at := openKeys(t, b, 1).Keys.Store, time.Now().Truncate(time.Millisecond)
+		load := func() lease.Cell[key] {
+			c := must(keys.Load(t.Context(), "k", lease.OnlyLease))(t)
+			return c
+		}
+		slot := func(owner string) analysislock.Slotted {
+			l := lease.Lease{Owner: owner, Token: 1, HeartbeatAt: at, ExpiresAt: at.Add(time.Hour)}
+			return analysislock.Slotted{Lease: l, Analysis: "of " + owner}
+		}
+		one := map[string]analysislock.Slotted{"w/1": slot("w/1")}
+		two := map[string]analysislock.Slotted{"w/1": slot("w/1"), "w/2": slot("w/2")}
+		prev := load()
+		for _, next := range []key{
+			{Value: "a", Limit: 2, Slots: one}, {Value: "a", Limit: 2, Slots: two, Waiting: true},
+			{Value: "a", Waiting: true}, {Limit: analysislock.Paused, Slots: two}, {},
+		} {
+			fatal(t, errorOf(keys.Swap(t.Context(), "k", prev, next)))
+			wantErr(t, lease.ErrConflict, errorOf(keys.Swap(t.Context(), "k", prev, next)))
+			prev = load()
+			same(t, next, prev.Doc)
+			same(t, next.Kept(), prev.Exists)
+		}
+	})
+}
+
+// parked returns a parked analysis of a tenant.
+func parked(tenant string, at time.Time) doc {
+	text := timeString(at)
+	return doc{
+		"status": "QUEUED", "tenant": tenant, "createdAt": text, "updatedAt": text,
+		"parkedAt": text, "parkedFor": analysislock.KeyID(tenant) + " " + text,
+	}
+}
+
+func TestKeyState_Before(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
+		a := openKeys(t, b, 1)
+		early := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		for n := range 3 { // of the same second, so that the id decides
+			b.Put(t, fmt.Sprint("a", n), parked("a", early.Add(time.Second)))
+		}
+		b.Put(t, "a3", parked("a", early))
+		b.Put(t, "b0", parked("b", early))
+		for id, want := range map[string]int64{"a3": 0, "a0": 1, "a2": 3, "b0": 0} {
+			d := must(a.Summary(t.Context(), id))(t)
+			state := must(a.KeyState(t.Context(), &d, true))(t)
+			same(t, &want, state.Before)
+		}
+	})
+}
+
+func TestKeyState_String(t *testing.T) {
+	many := strings.Fields("0 1 2 3 4 5 6 7 8 9 10 11")
+	for want, s := range map[string]KeyState{
+		"": {},
+		"parked behind key k: paused: the limit is 0; 1 run: a": {
+			Key: "k", Parked: true, Paused: true, Running: []string{"a"},
+		},
+		"parked behind key k: 0 run; 1 waits before it": {Key: "k", Parked: true, Before: new(int64(1))},
+		"parked behind key k: 1 of 2 run: a; kept for the next attempt of b": {
+			Key: "k", Parked: true, Limit: 2, Running: []string{"a"}, Reserved: []string{"b"},
+		},
+		"parked behind key k: 12 run: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more; 1000 or more wait before it": {
+			Key: "k", Parked: true, Running: many, Before: new(int64(MaxBefore)),
+		},
+	} {
+		same(t, want, s.String())
+	}
+}
+
+// A tenant's batch that waits on purpose is not the oldest one, and costs recovery a bounded number of reads.
+func TestOldestUnfinished_Parked(t *testing.T) {
+	for name, tc := range map[string]struct {
+		parked int
+		other  bool
+		want   string // id; empty: none is found
+	}{
+		"none is parked":         {other: true, want: "other"},
+		"all are parked":         {parked: 3},
+		"the last that is found": {parked: maxParkedBefore - 1, other: true, want: "other"},
+		"one too many":           {parked: maxParkedBefore, other: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := emulatortest.Embedded(t)
+				a := openKeys(t, b, 1)
+				for n := range tc.parked {
+					b.Put(t, fmt.Sprint("parked", n), parked("a", time.Now().Add(-2*time.Hour)))
+				}
+				if at := timeValue(time.Now().Add(-time.Hour)); tc.other {
+					b.Put(t, "other", doc{"status": "QUEUED", "tenant": "a", "createdAt": at, "updatedAt": at})
+				}
+				before := b.Server.Usage().Reads
+				oldest, _, err := a.OldestUnfinished(t.Context())
+				fatal(t, err)
+				same(t, tc.want, oldest.ID)
+				if reads := b.Server.Usage().Reads - before; reads > maxParkedBefore+10 {
+					t.Errorf("made %d reads", reads)
+				}
+				same(t, int64(tc.parked), must(a.CountParked(t.Context()))(t))
+			})
+		})
 	}
 }
 
 // A thousand that are finished stay in the line, because another program has finished them. A search removes them, so
 // that they do not hide the next one, and are not read again.
-func TestFinishedOnesLeaveTheLine(t *testing.T) {
+func TestParked_Finished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := emulatortest.Embedded(t)
-		a := withKeys(t, b, 1)
+		a := openKeys(t, b, 1)
 		const dead = maxParkedReads + 50
-		for n := range dead + 1 {
-			status, at := analysislock.Ready, timeValue(time.Now().Add(time.Duration(n)*time.Second))
-			if n == dead {
-				status = analysislock.Queued
-			}
-			b.Put(t, fmt.Sprint("x", n), map[string]any{
-				"status": status, "tenant": "a",
-				"parkedAt": at, "parkedFor": analysislock.KeyID("a") + " " + at.(string),
-			})
+		for n := range dead {
+			at := time.Now().Add(time.Duration(n) * time.Second)
+			b.Put(t, fmt.Sprint("x", n), with(parked("a", at), doc{"status": "READY"}))
 		}
-		for call, found := range [][]string{nil, {"x1050"}, {"x1050"}} {
+		b.Put(t, "next", parked("a", time.Now().Add(dead*time.Second)))
+		for call, want := range []string{"", "next", "next"} {
 			before := b.Server.Usage().Reads
-			next, err := a.Keys.Parked(t.Context(), analysislock.KeyID("a"), 1)
-			fatal(t, err)
-			var got []string
-			for i := range next {
-				got = append(got, next[i].ID)
-			}
-			if reads := b.Server.Usage().Reads - before; !slices.Equal(got, found) || call == 2 && reads > 1 {
-				t.Errorf("call %d found %q with %d reads, want %q", call, got, reads, found)
+			found := must(a.Keys.Parked(t.Context(), analysislock.KeyID("a"), 1))(t)
+			same(t, want, ids(found))
+			if reads := b.Server.Usage().Reads - before; call == 2 && reads > 1 {
+				t.Errorf("then a search made %d reads, want 1", reads)
 			}
 		}
 	})
@@ -65,51 +191,41 @@ func TestFinishedOnesLeaveTheLine(t *testing.T) {
 // What recovery reads each minute does not grow with the parked analyses of a key, and they hide no orphan: a new
 // one is found at once, one amid them after some calls. Those parked long ago cost a page in each call, and those
 // parked a moment ago another.
-func TestParkedAnalysesCostRecoveryLittle(t *testing.T) {
+func TestOrphaned_Parked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := emulatortest.Embedded(t)
-		a, err := Open(t.Context(), b.Project, Options{Concurrency: &Concurrency{
-			Fields: []string{"tenant"}, Limit: func(string) int { return 1 },
-		}}, b.Client(t)...)
-		fatal(t, err)
-		t.Cleanup(func() { _ = a.Close() })
-		now, parked := time.Now(), 8*parkedPage
-		put := func(id string, age time.Duration, fields map[string]any) {
-			fields["status"], fields["updatedAt"] = analysislock.Queued, timeValue(now.Add(-age))
-			b.Put(t, id, fields)
+		a := openKeys(t, b, 1)
+		now, waiting := time.Now(), 8*parkedPage
+		at := func(n int) time.Time { return now.Add(time.Duration(n)*time.Second - 32*time.Minute) }
+		for n := range waiting {
+			b.Put(t, fmt.Sprint("parked", n), parked("a", at(n)))
 		}
-		for n := range parked {
-			age := 32*time.Minute - time.Duration(n)*time.Second
-			at := timeValue(now.Add(-age))
-			put(fmt.Sprint("parked", n), age, map[string]any{
-				"tenant": "a", "parkedAt": at, "parkedFor": analysislock.KeyID("a") + " " + at.(string),
-			})
-		}
-		put("new", 6*time.Minute, map[string]any{})
-		put("amid", 32*time.Minute-time.Duration(parked/2)*time.Second, map[string]any{})
+		b.Put(t, "new", doc{"status": "QUEUED", "updatedAt": timeValue(now.Add(-6 * time.Minute))})
+		b.Put(t, "amid", doc{"status": "QUEUED", "updatedAt": timeValue(at(waiting / 2))})
 
-		var found []string
-		for call := range parked/parkedPage + 1 {
+		found := ""
+		for call := range waiting/parkedPage + 1 {
 			before := b.Server.Usage().Reads
 			due, more := orphaned(t, a, orphanPage)
-			if found = append(found, due...); call == 0 && !slices.Contains(due, "new") || more {
-				t.Errorf("the first call found %q, want the new one; more: %v", due, more)
+			if call == 0 && !strings.Contains(due, "new") {
+				t.Errorf("the first call found %q, want the new one", due)
 			}
-			waiting, err := a.Wakeable(t.Context())
-			if err != nil || len(waiting) != 1 || waiting[0].ID != "parked0" {
-				t.Errorf("%d can be woken, %v; want the first in line", len(waiting), err)
+			same(t, false, more)
+			found += " " + due
+			if next, err := a.Wakeable(t.Context()); ids(next) != "parked0" {
+				t.Errorf("%d can be woken, %v; want the first in line", len(next), err)
 			}
 			reads, most := b.Server.Usage().Reads-before, int64(2*parkedPage+keyWalks+10)
 			if call > 5 { // five minutes later none was parked within the last ten
-				most = parkedPage + keyWalks + 10
+				most -= parkedPage
 			}
 			if reads > most {
-				t.Errorf("call %d made %d reads, want at most %d, with %d parked analyses", call, reads, most, parked)
+				t.Errorf("call %d made %d reads, want at most %d, with %d parked", call, reads, most, waiting)
 			}
 			time.Sleep(time.Minute)
 		}
-		if !slices.Contains(found, "amid") {
-			t.Errorf("found %q, want the one amid them too", strings.Join(found, " "))
+		if !slices.Contains(strings.Fields(found), "amid") {
+			t.Errorf("found %q, want the one amid them too", found)
 		}
 	})
 }
@@ -118,35 +234,13 @@ func TestParkedAnalysesCostRecoveryLittle(t *testing.T) {
 func TestWakeable_ManyKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := emulatortest.Embedded(t)
-		slow := grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
-			invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
-		) error {
-			time.Sleep(40 * time.Millisecond)
-			return invoke(ctx, method, req, reply, conn, opts...)
-		})
-		slowStream := grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn,
-			method string, open grpc.Streamer, opts ...grpc.CallOption,
-		) (grpc.ClientStream, error) {
-			time.Sleep(40 * time.Millisecond)
-			return open(ctx, desc, conn, method, opts...)
-		})
-		a, err := Open(t.Context(), b.Project, Options{Concurrency: &Concurrency{
-			Fields: []string{"tenant"}, Limit: func(string) int { return 1 },
-		}}, b.Client(t, slow, slowStream)...)
-		fatal(t, err)
-		t.Cleanup(func() { _ = a.Close() })
-
+		trip := func() { time.Sleep(40 * time.Millisecond) }
+		slow := eachStream(func(s grpc.ClientStream) grpc.ClientStream { trip(); return s })
+		a := openKeys(t, b, 1, eachCall(trip), slow)
 		const keys = 500
-		at := timeValue(time.Now().Add(-time.Hour)).(string)
 		for n := range keys {
-			key := fmt.Sprint("tenant", n)
-			b.Put(t, fmt.Sprint("x", n), map[string]any{
-				"status": analysislock.Queued, "tenant": key, "createdAt": at, "updatedAt": at,
-				"parkedAt": at, "parkedFor": analysislock.KeyID(key) + " " + at,
-			})
+			b.Put(t, fmt.Sprint("x", n), parked(fmt.Sprint("tenant", n), time.Now().Add(-time.Hour)))
 		}
-		if waiting, err := a.Wakeable(t.Context()); err != nil || len(waiting) != keys {
-			t.Errorf("%d of %d keys were found, %v", len(waiting), keys, err)
-		}
+		same(t, keys, len(must(a.Wakeable(t.Context()))(t)))
 	})
 }

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,271 +17,236 @@ import (
 	"taskguard/lease/analysislock"
 )
 
-func TestAListShowsMalformedAnalyses(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+func TestList_Malformed(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
 		a := open(t, b)
-		b.Put(t, "bad\x01id", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(time.Now())})
-		b.Put(t, "token", map[string]any{"status": analysislock.Processing, "lockToken": "one", "updatedAt": "yesterday", "input": "in"})
-		found, _, _, err := a.Page(t.Context(), Filter{}, "", 10)
-		if err != nil || ids(found) != "token bad\x01id" || !errors.Is(found[1].Malformed, lease.ErrInvalidKey) {
-			t.Errorf("%+v, %v; want an id that is refused", found, err)
-		}
-		one, err := a.Summary(t.Context(), "token")
-		if err != nil || !errors.Is(one.Malformed, lease.ErrMalformed) || one.Status != analysislock.Processing || one.Input != nil || one.ReadAt.IsZero() {
-			t.Errorf("%+v, %v; want it malformed and its status", one, err)
-		}
-		if _, err = a.Summary(t.Context(), "none"); !errors.Is(err, lease.ErrNotFound) {
-			t.Errorf("none: %v", err)
-		}
-		if _, err = a.Summary(t.Context(), "a/b"); !errors.Is(err, lease.ErrInvalidKey) {
-			t.Errorf("a/b: %v", err)
+		b.Put(t, "bad\x01id", doc{"status": "QUEUED", "updatedAt": timeValue(time.Now())})
+		b.Put(t, "token", doc{"status": "PROCESSING", "lockToken": "one", "updatedAt": "yesterday", "input": "in"})
+		found := must(a.Find(t.Context(), Filter{}, "", 10))(t)
+		same(t, "token bad\x01id", ids(found))
+		wantErr(t, lease.ErrInvalidKey, found[1].Malformed)
+		one := must(a.Summary(t.Context(), "token"))(t)
+		wantErr(t, lease.ErrMalformed, one.Malformed)
+		same(t, []any{"PROCESSING", nil, false}, []any{one.Status, one.Input, one.ReadAt.IsZero()})
+		for id, want := range map[string]error{"none": lease.ErrNotFound, "a/b": lease.ErrInvalidKey} {
+			wantErr(t, want, errorOf(a.Summary(t.Context(), id)), id)
 		}
 	})
 }
 
-func TestAllAnalysesAreCountedAndThoseInAState(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+func TestCount(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
 		a := open(t, b)
-		for i, status := range []any{analysislock.Failed, analysislock.Failed, analysislock.Ready, "ARCHIVED", 7, nil} {
-			b.Put(t, fmt.Sprint("a", i), map[string]any{"status": status})
+		for i, status := range []any{"FAILED", "FAILED", "READY", "ARCHIVED", 7, nil} {
+			b.Put(t, fmt.Sprint("a", i), doc{"status": status})
 		}
-		b.Put(t, "dated", map[string]any{"status": analysislock.Queued, "updatedAt": time.Now()})
+		now := time.Now()
+		b.Put(t, "dated", doc{"status": "QUEUED", "updatedAt": now})
 		for f, want := range map[Filter]int64{
-			{Status: analysislock.Failed}: 2, {Status: analysislock.Ready}: 1, {Status: analysislock.Queued}: 1, {}: 7,
-			{Before: time.Now().Add(time.Hour)}: 1, {Status: analysislock.Failed, Before: time.Now()}: 0, {Since: time.Now().Add(-time.Hour)}: 1, {Prefix: "a"}: 6,
+			{}: 7, {Status: "FAILED"}: 2, {Status: "READY"}: 1, {Status: "QUEUED"}: 1, {Prefix: "a"}: 6,
+			{Before: now.Add(time.Hour)}: 1, {Since: now.Add(-1)}: 1, {Status: "FAILED", Since: now.Add(-1)}: 0,
 		} {
-			if n, err := a.Count(t.Context(), f); err != nil || n != want {
-				t.Errorf("%+v: %d, %v; want %d", f, n, err, want)
-			}
+			same(t, want, must(a.Count(t.Context(), f))(t))
 		}
-		if found, err := a.Find(t.Context(), Filter{All: true}, "", 3); err != nil || ids(found) != "a0 a1 a2" {
-			t.Errorf("%q, %v; want the first three ids", ids(found), err)
-		}
+		same(t, "a0 a1 a2", ids(must(a.Find(t.Context(), Filter{All: true}, "", 3))(t)))
 	})
-}
-
-// ids returns the ids of found, in its order.
-func ids(found []analysislock.Analysis) string {
-	words := make([]string, len(found))
-	for i := range found {
-		words[i] = found[i].ID
-	}
-	return strings.Join(words, " ")
 }
 
 // The ages differ by hours, since a slow machine may need long for the test.
-func TestUnfinishedAnalysesAreListedByAgeForEachTypeOfUpdatedAt(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+func TestUnfinished(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
 		a := open(t, b)
 		ago := func(hours int) time.Time { return time.Now().Add(time.Duration(-hours) * time.Hour) }
-		b.Put(t, "queued", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(ago(4))})
-		b.Put(t, "stamped", map[string]any{"status": analysislock.Processing, "updatedAt": ago(3), "lockOwner": "js/1", "lockExpiresAt": ago(2)})
-		b.Put(t, "malformed", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(ago(2)), "lockToken": "7"})
-		b.Put(t, "millis", map[string]any{"status": analysislock.Queued, "updatedAt": ago(1).UnixMilli()})
-		b.Put(t, "fresh", map[string]any{
-			"status": analysislock.Queued, "finishedBy": "w/0",
-			"error": map[string]any{"code": "old"}, "lastError": map[string]any{"code": "flaky"},
-		})
+		put := func(id, status string, updated any, more doc) {
+			b.Put(t, id, with(doc{"status": status, "updatedAt": updated}, more))
+		}
+		put("queued", "QUEUED", timeValue(ago(4)), nil)
+		put("stamped", "PROCESSING", ago(3), doc{"lockOwner": "js/1", "lockExpiresAt": ago(2)})
+		put("malformed", "QUEUED", timeValue(ago(2)), doc{"lockToken": "7"})
+		put("millis", "QUEUED", ago(1).UnixMilli(), nil)
+		put("fresh", "QUEUED", nil, doc{"finishedBy": "w/0", "error": code("old"), "lastError": code("flaky")})
 		mustAcquire(t, a, "fresh", "w/1")
-		for _, status := range []string{analysislock.Ready, analysislock.Failed, "ARCHIVED"} {
-			b.Put(t, status, map[string]any{"status": status, "updatedAt": timeValue(ago(9))})
+		for _, status := range []string{"READY", "FAILED", "ARCHIVED"} {
+			put(status, status, timeValue(ago(9)), nil)
 		}
-		b.Put(t, "undated", map[string]any{"status": analysislock.Queued})
-		found, err := a.Unfinished(t.Context(), 10)
-		if got, want := ids(found), "queued stamped malformed millis fresh"; err != nil || got != want {
-			t.Fatalf("unfinished: %q, %v; want %q", got, err, want)
+		b.Put(t, "undated", doc{"status": "QUEUED"})
+		found := must(a.Unfinished(t.Context(), 10))(t)
+		same(t, "queued stamped malformed millis fresh", ids(found))
+		fresh, expired := found[4], found[1]
+		if !lease.Held(fresh.Lock, fresh.ReadAt) || lease.Held(expired.Lock, expired.ReadAt) {
+			t.Errorf("%+v, %+v; want one that is held and one that has expired", fresh, expired)
 		}
-		if d := found[4]; !lease.Held(d.Lock, d.ReadAt) || d.Lock.Owner != "w/1" || d.Lock.FinishedBy != "w/0" || d.Attempts != 1 || d.Error == nil || d.LastError == nil {
-			t.Errorf("%+v, want all that a list shows", d)
-		}
-		if d := found[1]; lease.Held(d.Lock, d.ReadAt) || d.Lock.Owner != "js/1" || !errors.Is(found[2].Malformed, lease.ErrMalformed) {
-			t.Errorf("%+v, %+v; want one that has expired and a malformed one", d, found[2])
-		}
+		same(t, []any{"w/0", 1, "old", "flaky"}, []any{
+			fresh.Lock.FinishedBy, fresh.Attempts, fresh.Error.Code, fresh.LastError.Code,
+		})
 		// Firestore sorts all values of one type before those of the other: neither hides the other.
-		b.Put(t, "stamp", map[string]any{"status": analysislock.Queued, "updatedAt": ago(5)})
-		if found, err = a.Unfinished(t.Context(), 2); err != nil || ids(found) != "stamp queued" {
-			t.Errorf("of two at most: %q, %v", ids(found), err)
-		}
+		put("stamp", "QUEUED", ago(5), nil)
+		same(t, "stamp queued", ids(must(a.Unfinished(t.Context(), 2))(t)))
 	})
 }
 
-func TestAListIsReadWithoutInputsAndResults(t *testing.T) {
-	number := func(all []analysislock.Analysis, err error) (int, error) { return len(all), err }
+// The number of calls of each list, and a few hundred bytes a document: neither inputs nor results.
+func TestList_Cost(t *testing.T) {
 	lists := map[string]struct {
 		calls int
-		read  func(ctx context.Context, a *worker) (n int, err error)
+		read  func(ctx context.Context, a *worker) error
 	}{
-		"Unfinished": {3, func(ctx context.Context, a *worker) (int, error) { return number(a.Unfinished(ctx, 10)) }},
-		"Find":       {1, func(ctx context.Context, a *worker) (int, error) { return number(a.Find(ctx, Filter{}, "", 10)) }},
-		"Orphaned": {4, func(ctx context.Context, a *worker) (int, error) {
-			all, _, err := a.Orphaned(ctx, 10)
-			return len(all), err
-		}}, // and a read of the time
-		"Page": {1, func(ctx context.Context, a *worker) (int, error) {
-			all, _, _, err := a.Page(ctx, Filter{}, "", 10)
-			return len(all), err
+		"Unfinished": {3, func(ctx context.Context, a *worker) error { return errorOf(a.Unfinished(ctx, 10)) }},
+		"Find":       {1, func(ctx context.Context, a *worker) error { return errorOf(a.Find(ctx, Filter{}, "", 10)) }},
+		"Orphaned":   {4, func(ctx context.Context, a *worker) error { _, _, err := a.Orphaned(ctx, 10); return err }},
+		"Page": {1, func(ctx context.Context, a *worker) error {
+			_, _, _, err := a.Page(ctx, Filter{}, "", 10)
+			return err
 		}},
 	}
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
 		large, old := strings.Repeat("x", 100_000), timeValue(time.Now().Add(-time.Hour))
 		for _, id := range []string{"a", "b", "c"} {
-			b.Put(t, id, map[string]any{"status": analysislock.Processing, "updatedAt": old, "input": large, "result": large, "theirs": large})
+			b.Put(t, id, doc{"status": "QUEUED", "updatedAt": old, "input": large, "result": large, "theirs": large})
 		}
 		m := &meter{}
 		a := open(t, b, grpc.WithStatsHandler(m))
 		for name, list := range lists {
 			moved, calls := m.bytes.Load(), b.Calls.Total()
-			n, err := list.read(t.Context(), a)
-			if calls = b.Calls.Total() - calls; err != nil || n != 3 || calls != list.calls {
-				t.Errorf("%s: %d in %d calls, %v; want 3 in %d", name, n, calls, err, list.calls)
-			}
-			if moved = m.bytes.Load() - moved; moved == 0 || moved > 10_000 {
+			check(t, list.read(t.Context(), a))
+			same(t, list.calls, b.Calls.Total()-calls, "calls of", name)
+			if moved = m.bytes.Load() - moved; moved < 3*100 || moved > 10_000 {
 				t.Errorf("%s: %d bytes, want a few hundred a document", name, moved)
 			}
 		}
 	})
 }
 
-func TestTheOldestUnfinishedAnalysisIsFoundForEachTypeOfCreatedAt(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+func TestOldestUnfinished(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
 		a := open(t, b)
 		on := func(day int) time.Time { return time.Date(1999, 1, day, 0, 0, 0, 0, time.UTC) }
 		put := func(id, status string, created any) {
-			b.Put(t, id, map[string]any{"status": status, "createdAt": created, "updatedAt": timeValue(on(20)), "input": "in"})
+			b.Put(t, id, doc{"status": status, "createdAt": created, "updatedAt": timeValue(on(20)), "input": "in"})
 		}
-		put("ready", analysislock.Ready, timeValue(on(1)))
-		put("failed", analysislock.Failed, on(1))
+		put("ready", "READY", timeValue(on(1)))
+		put("failed", "FAILED", on(1))
 		put("other", "ANALYZING", timeValue(on(1)))
-		put("empty", analysislock.Queued, "")
-		put("text", analysislock.Queued, "yesterday")
-		put("no number", analysislock.Queued, math.NaN())
-		for i, never := range []any{0, 1.7e9, "", "0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z", time.UnixMilli(0), time.Time{}, "1998/12/31", "1998-99-99"} {
-			put(fmt.Sprint("never", i), analysislock.Queued, never) // each sorts before those that are credible
+		for i, never := range []any{
+			"", "yesterday", math.NaN(), 0, 1.7e9, "1970-01-01T00:00:00Z", time.UnixMilli(0), time.Time{}, "1998-99-99",
+		} {
+			put(fmt.Sprint("never", i), "QUEUED", never) // each but the text sorts before those that are credible
 		}
-		b.Put(t, "undated", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(on(1))})
-		if d, found, err := a.OldestUnfinished(t.Context()); err != nil || found {
-			t.Errorf("%+v, %v, %v; want none", d, found, err)
-		}
+		b.Put(t, "undated", doc{"status": "QUEUED", "updatedAt": timeValue(on(1))})
+		_, found, _ := a.OldestUnfinished(t.Context())
+		same(t, false, found)
 		created := []any{timeValue(on(9)), on(8), on(7).UnixMilli(), timeValue(on(6)), on(5)}
 		for i, at := range created {
-			put("a", []string{analysislock.Queued, analysislock.Processing}[i%2], at)
-			put(fmt.Sprint("newer", i), analysislock.Queued, at)
-			d, found, err := a.OldestUnfinished(t.Context())
-			if err != nil || !found || d.ID != "a" || !d.CreatedAt.Equal(on(9-i)) || d.ReadAt.IsZero() || d.Input != nil {
-				t.Errorf("%v: %+v, %v, %v; want a without its input, and the time", at, d, found, err)
-			}
+			put("a", []string{"QUEUED", "PROCESSING"}[i%2], at)
+			put(fmt.Sprint("newer", i), "QUEUED", at)
+			d, _, err := a.OldestUnfinished(t.Context())
+			fatal(t, err)
+			same(t, []any{"a", on(9 - i), nil, false}, []any{d.ID, d.CreatedAt, d.Input, d.ReadAt.IsZero()}, at)
 		}
-		before := time.Now().Add(-time.Minute)
-		b.Put(t, "a", map[string]any{"status": analysislock.Queued, "createdAt": on(5).AddDate(1000, 0, 0)})
+
 		for i := range created {
 			b.Delete(t, fmt.Sprint("newer", i))
 		}
-		if d, found, err := a.OldestUnfinished(t.Context()); err != nil || !found || d.CreatedAt.Before(before) || d.CreatedAt.After(before.Add(time.Hour)) {
-			t.Errorf("%+v, %v, %v; want the time of Firestore for one that is not credible", d, found, err)
-		}
-		b.Merge(t, "a", map[string]any{"lockToken": "seven"})
-		if d, found, err := a.OldestUnfinished(t.Context()); err != nil || !found || !errors.Is(d.Malformed, lease.ErrMalformed) {
-			t.Errorf("%+v, %v, %v; want it malformed", d, found, err)
+		b.Put(t, "a", doc{"status": "QUEUED", "createdAt": on(5).AddDate(1000, 0, 0), "lockToken": "seven"})
+		d, _, err := a.OldestUnfinished(t.Context())
+		if time.Since(d.CreatedAt).Abs() > time.Hour || !errors.Is(d.Malformed, lease.ErrMalformed) {
+			t.Errorf("%+v, %v; want it malformed, and for a time that is not credible Firestore's", d, err)
 		}
 	})
 }
 
 // Each minute reads them again, and Firestore bills each document.
-func TestTimesThatCannotBeReadCostABoundedNumberOfReads(t *testing.T) {
-	b := emulatortest.Embedded(t)
-	a := open(t, b)
-	for i := range 5000 {
-		b.Put(t, fmt.Sprint(i), map[string]any{"status": analysislock.Queued, "createdAt": "Nov 29, 2026", "updatedAt": "Nov 29, 2026"})
-	}
-	b.Put(t, "x", map[string]any{"status": analysislock.Queued, "createdAt": time.Now(), "updatedAt": time.Now()})
-
-	for name, read := range map[string]func() error{
-		"OldestUnfinished": func() error { _, _, err := a.OldestUnfinished(t.Context()); return err },
-		"Unfinished": func() error {
-			found, err := a.Unfinished(t.Context(), 10)
-			if ids(found) != "x" {
-				t.Errorf("%q, want those that can be read", ids(found))
-			}
-			return err
-		},
-	} {
-		before := b.Server.Usage().Reads
-		err := read()
-		if reads := b.Server.Usage().Reads - before; !errors.Is(err, ErrUnread) || reads > maxUnread+orphanPage {
-			t.Errorf("%s: %d reads, %v", name, reads, err)
-		}
-	}
-	if backlog, err := a.Backlog(t.Context(), 0); err != nil || !backlog.OldestCreatedAt.IsZero() || backlog.Waiting == 0 {
-		t.Errorf("%+v, %v; want the other numbers", backlog, err)
-	}
-}
-
-func TestAnUnknownStatusIsFoundUnlessItWasAcquired(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Vocabulary.Final = []string{"VOID"}
+func TestErrUnread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
 		a := open(t, b)
-		a.codec.keep = time.Hour // the first token of each is not 1
-		for id, fields := range map[string]map[string]any{
-			"lower": {"status": "queued", "input": "x"}, "final": {"status": "VOID"}, "waiting": {"status": "WAITING"}, "number": {"status": 7}, "empty": {"status": ""},
-			"acquired": {"status": "ANALYZING", "lockToken": 3}, "malformed": {"status": "ANALYZING", "lockToken": "3"},
-			"none": {}, "null": {"status": nil}, analysislock.Queued: {"status": analysislock.Queued}, analysislock.Processing: {"status": analysislock.Processing}, analysislock.Ready: {"status": analysislock.Ready}, analysislock.Failed: {"status": analysislock.Failed},
-		} {
-			b.Put(t, id, fields)
+		for i := range 5000 {
+			b.Put(t, fmt.Sprint(i), doc{"status": "QUEUED", "createdAt": "Nov 29, 2026", "updatedAt": "Nov 29, 2026"})
 		}
-		found, err := a.UnknownStatus(t.Context(), 100)
-		fatal(t, err)
-		var got []string
-		for i := range found {
-			got = append(got, found[i].ID+"="+found[i].Status)
-			if found[i].Input != nil {
-				t.Errorf("%s has its input", found[i].ID)
+		b.Put(t, "x", doc{"status": "QUEUED", "createdAt": time.Now(), "updatedAt": time.Now()})
+
+		costs := func(what string, read func() error) {
+			before := b.Server.Usage().Reads
+			err := read()
+			if n := b.Server.Usage().Reads - before; !errors.Is(err, ErrUnread) || n > maxUnread+orphanPage {
+				t.Errorf("%s: %d reads, %v", what, n, err)
 			}
 		}
-		if want := []string{"number=(the number 7)", "empty=", "waiting=WAITING", "lower=queued"}; !slices.Equal(got, want) {
-			t.Errorf("%q, want %q", got, want)
-		}
-		if found, err = a.UnknownStatus(t.Context(), 2); err != nil || len(found) != 2 {
-			t.Errorf("%d, %v; want 2", len(found), err)
-		}
-		for id, at := range map[string]any{"dated": time.Now(), "far": time.Now().AddDate(9, 0, 0), "text": "23.11.2026", "bool": true} {
-			b.Put(t, id, map[string]any{"status": analysislock.Processing, "updatedAt": at, "lockOwner": "w", "lastError": map[string]any{"code": "c"}})
-		}
-		b.Put(t, "ran", map[string]any{"lockToken": 1})
-		b.Put(t, "token", map[string]any{"lockToken": "1"})
-		found, err = a.Unfound(t.Context(), 100)
-		if got := ids(found); err != nil || got != "PROCESSING QUEUED bool text none null token" || found[2].LastError != nil || found[2].Lock.Owner != "w" {
-			t.Errorf("%q, %v", got, err)
-		}
-		if found, err = a.Unfound(t.Context(), 5); err != nil || len(found) != 5 {
-			t.Errorf("%d, %v; want 5", len(found), err)
-		}
-		for _, id := range []string{"none", "null", "ran", "token"} {
-			b.Delete(t, id)
-		}
-		queries := b.Calls.Count("RunQuery")
-		if found, err = a.Unfound(t.Context(), 100); err != nil || len(found) != 4 || b.Calls.Count("RunQuery") != queries+1 {
-			t.Errorf("%d, %v, %d queries; want 4 and one query", len(found), err, b.Calls.Count("RunQuery")-queries)
-		}
-		if found, err = a.Unfinished(t.Context(), 100); err != nil || ids(found) != "dated far" {
-			t.Errorf("unfinished: %q, %v", ids(found), err)
-		}
+		costs("the oldest", func() error { _, _, err := a.OldestUnfinished(t.Context()); return err })
+		costs("all", func() error {
+			found, err := a.Unfinished(t.Context(), 10)
+			same(t, "x", ids(found))
+			return err
+		})
+		other := must(a.Backlog(t.Context(), 0))(t)
+		same(t, []any{true, true}, []any{other.OldestCreatedAt.IsZero(), other.Waiting > 0})
 	})
 }
 
-func TestWhatIsHeldDoesNotHideWhatIsUncertainOrAbandoned(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+func TestUnknownStatus(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
+		b.Vocabulary.Final = []string{"VOID"}
+		a := open(t, b)
+		a.codec.keep = time.Hour // the first token of each is not 1
+		for id, status := range map[string]any{
+			"lower": "queued", "final": "VOID", "waiting": "WAITING", "number": 7, "empty": "", "null": nil,
+			"queued": "QUEUED", "processing": "PROCESSING", "ready": "READY", "failed": "FAILED",
+		} {
+			b.Put(t, id, doc{"status": status, "input": "x"})
+		}
+		b.Put(t, "acquired", doc{"status": "ANALYZING", "lockToken": 3})
+		b.Put(t, "malformed", doc{"status": "ANALYZING", "lockToken": "3"})
+		b.Put(t, "none", doc{})
+		var got []string
+		for _, d := range must(a.UnknownStatus(t.Context(), 100))(t) {
+			got = append(got, d.ID+"="+d.Status)
+			same(t, nil, d.Input)
+		}
+		same(t, []string{"number=(the number 7)", "empty=", "waiting=WAITING", "lower=queued"}, got)
+		same(t, 2, len(must(a.UnknownStatus(t.Context(), 2))(t)))
+	})
+}
+
+func TestUnfound(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
+		a := open(t, b)
+		for id, updated := range map[string]any{
+			"dated": time.Now(), "far": time.Now().AddDate(9, 0, 0), "text": "23.11.2026", "bool": true, "null": nil,
+		} {
+			b.Put(t, id, doc{"status": "PROCESSING", "updatedAt": updated, "lockOwner": "w", "lastError": code("c")})
+		}
+		for id, fields := range map[string]doc{
+			"undated": {"status": "QUEUED"}, "ready": {"status": "READY"}, "other": {"status": "ARCHIVED"},
+			"none": {}, "none, null": {"status": nil}, "none, token": {"lockToken": "1"}, "ran": {"lockToken": 1},
+		} {
+			b.Put(t, id, fields)
+		}
+		found := must(a.Unfound(t.Context(), 100))(t)
+		same(t, "bool null text undated none none, null none, token", ids(found))
+		same(t, []any{true, "w"}, []any{found[0].LastError == nil, found[0].Lock.Owner}) // its lock, and not its error
+		same(t, 5, len(must(a.Unfound(t.Context(), 5))(t)))
+		for _, id := range []string{"none", "none, null", "ran", "none, token"} {
+			b.Delete(t, id)
+		}
+		queries := b.Calls.Count("RunQuery")
+		same(t, 4, len(must(a.Unfound(t.Context(), 100))(t)))
+		same(t, queries+1, b.Calls.Count("RunQuery"), "queries")
+		same(t, "dated far", ids(must(a.Unfinished(t.Context(), 100))(t)))
+	})
+}
+
+// What is held does not hide what is uncertain, or abandoned.
+func TestUncertain(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
 		a, now := open(t, b), time.Now()
 		for id, expires := range map[string]time.Time{"held": now.Add(time.Hour), "left": now.Add(-time.Hour)} {
-			b.Put(t, id, map[string]any{
-				"status": analysislock.Processing, "updatedAt": timeValue(now.Add(-time.Hour)),
-				"lockToken": 1, "lockOwner": "w", "lockExpiresAt": timeValue(expires), "openEffects": 1, "unfinishedEffects": 1,
-				"effects": map[string]any{"charge": map[string]any{"state": analysislock.ActStarted, "token": 1}},
+			b.Put(t, id, doc{
+				"status": "PROCESSING", "updatedAt": timeValue(now.Add(-time.Hour)),
+				"lockOwner": "w", "lockExpiresAt": timeValue(expires), "openEffects": 1, "unfinishedEffects": 1,
+				"effects": doc{"charge": doc{"state": analysislock.ActStarted, "token": 1}},
 			})
 		}
-		uncertain, err := a.Uncertain(t.Context(), 1)
-		abandoned, err2 := a.Abandoned(t.Context(), 1)
-		if err = errors.Join(err, err2); err != nil || ids(uncertain) != "left" || ids(abandoned) != "left" {
-			t.Errorf("%q are uncertain and %q abandoned, %v", ids(uncertain), ids(abandoned), err)
-		}
+		same(t, "left", ids(must(a.Uncertain(t.Context(), 1))(t)))
+		same(t, "left", ids(must(a.Abandoned(t.Context(), 1))(t)))
 	})
 }

@@ -1,14 +1,11 @@
 package repo
 
 import (
-	"errors"
-	"log/slog"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
 
-	"cloud.google.com/go/firestore"
+	"google.golang.org/api/option"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
@@ -22,52 +19,57 @@ var (
 	crossed = Fields{Queued: "READY", Processing: "QUEUED", Finished: "finished"}
 )
 
-func TestStatusesAreTranslated(t *testing.T) {
+func TestFields_Status(t *testing.T) {
 	for _, tc := range []struct {
-		fields Fields
-		word   any
-		status string
+		fields       Fields
+		word, status string
 	}{
-		{Fields{}, "READY", analysislock.Ready},
+		{Fields{}, "READY", "READY"},
 		{Fields{}, "DONE", "DONE"},
 		{Fields{}, "", ""},
-		{jobs, "PENDING", analysislock.Queued},
-		{jobs, "RUNNING", analysislock.Processing},
-		{jobs, "DONE", analysislock.Ready},
-		{jobs, "ERROR", analysislock.Failed},
+		{jobs, "PENDING", "QUEUED"},
+		{jobs, "RUNNING", "PROCESSING"},
+		{jobs, "DONE", "READY"},
+		{jobs, "ERROR", "FAILED"},
 		{jobs, "READY", "(READY)"},
-		{jobs, "FAILED", "(FAILED)"},
 		{jobs, "(a map)", "(a map)"},
-		{crossed, "READY", analysislock.Queued},
-		{crossed, "QUEUED", analysislock.Processing},
-		{crossed, "finished", analysislock.Ready},
+		{crossed, "READY", "QUEUED"},
+		{crossed, "QUEUED", "PROCESSING"},
+		{crossed, "finished", "READY"},
 		{crossed, "PROCESSING", "(PROCESSING)"},
 	} {
 		f := tc.fields.filled()
-		if got := f.status(tc.word); got != tc.status {
-			t.Errorf("status of %q = %q, want %q", tc.word, got, tc.status)
-		}
+		same(t, tc.status, f.status(tc.word), tc.word)
 		if got := f.word(tc.status); got != tc.word && !strings.HasPrefix(tc.status, "(") {
 			t.Errorf("word of %q = %q, want %q", tc.status, got, tc.word)
 		}
 	}
 }
 
-func TestVocabulariesThatCannotBeUsedAreRefused(t *testing.T) {
+func TestCheckCollection(t *testing.T) {
+	for path, want := range map[string]bool{
+		"a": true, "a/b/c": true, "a/b": false, "": false, "a//c": false, "a/../c": false,
+	} {
+		same(t, want, CheckCollection(path) == nil, path)
+	}
+}
+
+func TestOpen_Refused(t *testing.T) {
 	for name, o := range map[string]Options{
+		"a path of a document":            {Collection: "analyses/x"},
+		"a negative TTL":                  {Policy: lease.Policy{TTL: -1}},
 		"a name that is taken":            {Fields: Fields{Result: "checkpoint"}},
 		"two equal names":                 {Fields: Fields{Input: "data", Result: "data"}},
 		"the name of another's default":   {Fields: Fields{Status: "error"}},
 		"a path":                          {Fields: Fields{Error: "a.b"}},
 		"a name that Firestore has taken": {Fields: Fields{Status: "__name__"}},
 		"a digit at the beginning":        {Fields: Fields{Input: "1a"}},
-		"a beginning that is reserved":    {Fields: Fields{Result: "__x"}},
-		"two equal words":                 {Fields: Fields{Finished: "QUEUED"}},
-		"two equal words of its own":      {Fields: Fields{Processing: "ON", Failed: "ON"}},
+		"two equal words":                 {Fields: Fields{Processing: "ON", Failed: "ON"}},
 		"the word of another's default":   {Fields: Fields{Queued: "PROCESSING"}},
 		"a final word of its own":         {Fields: Fields{Final: []string{"READY"}}},
 		"two equal final words":           {Fields: Fields{Final: []string{"A", "A"}}},
 		"an empty final word":             {Fields: Fields{Final: []string{""}}},
+		"seven final words":               {Fields: Fields{Final: strings.Fields("a b c d e f g")}},
 		"a negative time":                 {Keep: -1},
 		"a time shorter than the TTL":     {Keep: time.Minute, KeepAll: true},
 	} {
@@ -76,161 +78,109 @@ func TestVocabulariesThatCannotBeUsedAreRefused(t *testing.T) {
 			_ = a.Close()
 		}
 	}
-	const tooMany = "repo: fields: 7 final words are over 6"
-	if err := (Fields{Final: strings.Fields("a b c d e f g")}).Check(); err == nil || err.Error() != tooMany {
-		t.Errorf("%v, want %s", err, tooMany)
+	for _, name := range strings.Fields("attempts bookedTask parkedAt parkedFor starts checkpoint createdAt effects " +
+		"expireAt finishedBy history lastError lockExpiresAt lockHeartbeatAt lockOwner lockToken nextAttemptAt " +
+		"openEffects params progress startedAt unfinishedEffects updatedAt status input result") {
+		same(t, true, Fields{Error: name}.Check() != nil, name)
 	}
-	for _, name := range strings.Fields("attempts bookedTask parkedAt parkedFor starts checkpoint createdAt effects expireAt finishedBy history lastError lockExpiresAt lockHeartbeatAt lockOwner lockToken nextAttemptAt openEffects params progress startedAt unfinishedEffects updatedAt status input result") {
-		if err := (Fields{Error: name}).Check(); err == nil {
-			t.Errorf("the error in the field %s: no error", name)
-		}
-	}
-}
-
-// A document is deleted at expireAt: never while it is unfinished, unless every commit
-// moves that time.
-func TestTheTimeToDeleteIsSetByTheFinish(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	finish := func(a *analysislock.Analysis) { a.Status = analysislock.Ready }
-	cancel := func(a *analysislock.Analysis) { a.Status = analysislock.Failed }
-	reopen := func(a *analysislock.Analysis) { a.Status, a.Lock.Finished = analysislock.Queued, false }
-	acquire := func(a *analysislock.Analysis) { a.Lock.Token++ }
-	renew := func(a *analysislock.Analysis) { a.Lock.ExpiresAt = now }
-	nothing := func(*analysislock.Analysis) {}
-	begin := func(a *analysislock.Analysis) {
-		a.Acts, a.OpenActs = analysislock.Acts{"act": {State: analysislock.ActStarted}}, 1
-	}
-	end := func(a *analysislock.Analysis) {
-		a.Acts, a.OpenActs = analysislock.Acts{"act": {State: analysislock.ActDone}}, 0
-	}
-	later, gone := any(now.Add(time.Hour)), any(firestore.Delete)
-	open, done := analysislock.ActStarted, analysislock.ActDone
-	for name, tc := range map[string]struct {
-		change                           func(*analysislock.Analysis)
-		status                           string
-		act                              string // its state before the change, which no count shows
-		withoutKeep, withKeep, ofKeepAll any    // expireAt
-	}{
-		"finish":                        {finish, "PROCESSING", "", nil, later, later},
-		"cancel":                        {cancel, "QUEUED", "", nil, later, later},
-		"reopen":                        {reopen, "FAILED", "", gone, gone, later},
-		"acquire":                       {acquire, "QUEUED", "", gone, gone, later}, // another program may have opened it again, of a worker with Keep
-		"renew":                         {renew, "PROCESSING", "", nil, nil, later},
-		"begin an act":                  {begin, "PROCESSING", "", gone, gone, gone},
-		"renew with an act open":        {renew, "PROCESSING", open, gone, gone, gone},
-		"acquire with an act open":      {acquire, "QUEUED", open, gone, gone, gone},
-		"finish with an act open":       {finish, "PROCESSING", open, gone, gone, gone},
-		"answer an act of the finished": {end, "READY", open, nil, later, later},
-		"end an act":                    {end, "PROCESSING", open, nil, nil, gone},
-		"renew with an act done":        {renew, "PROCESSING", done, nil, nil, gone},
-		"acquire with an act done":      {acquire, "QUEUED", done, gone, gone, gone},
-		"finish with an act done":       {finish, "PROCESSING", done, nil, later, later},
-		"reopen with an act done":       {reopen, "READY", done, gone, gone, gone},
-		"nothing":                       {nothing, "READY", "", nil, nil, nil},
+	broken := option.WithAuthCredentialsFile(option.ServiceAccount, "/nonexistent")
+	for name, err := range map[string]error{
+		"no project":                errorOf(Open(t.Context(), "", Options{Emulator: "127.0.0.1:1"})),
+		"no credentials":            errorOf(Open(t.Context(), "p", Options{}, broken)),
+		"rooms without credentials": errorOf(OpenRooms(t.Context(), "p", Options{}, broken)),
 	} {
-		for _, k := range []struct {
-			keep time.Duration
-			all  bool
-			want any
-		}{{0, false, tc.withoutKeep}, {time.Hour, false, tc.withKeep}, {time.Hour, true, tc.ofKeepAll}} {
-			codec := analysisCodec{lockCodec: lockCodec{log: slog.New(slog.DiscardHandler)}, fields: Fields{}.filled(), keep: k.keep, keepAll: k.all}
-			fields := map[string]any{"status": tc.status}
-			if tc.act != "" {
-				fields["effects"] = map[string]any{"act": map[string]any{"state": tc.act}}
-			}
-			prev, rev, err := codec.decode(reading{id: "x", exists: true, fields: fields, at: now.Add(-time.Minute), updated: now.Add(-time.Minute)})
-			fatal(t, err)
-			next := prev
-			tc.change(&next)
-			if got := codec.changes(prev, &next, &rev, now)["expireAt"]; got != k.want {
-				t.Errorf("%s, kept for %v, in each commit %v: expireAt = %v, want %v", name, k.keep, k.all, got, k.want)
-			}
-		}
+		same(t, true, err != nil, name)
 	}
 }
 
-func TestOneConnectionServesSeveralCollections(t *testing.T) {
+// One connection serves several collections.
+func TestDatabase_Analyses(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	db, err := Connect(t.Context(), b.Project, Options{}, b.Client(t)...)
 	fatal(t, err)
 	own := map[string]*Analyses{}
 	for path, fields := range map[string]Fields{"analyses": {}, "tenants/a/jobs": jobs} {
-		a, err := db.Analyses(Options{Collection: path, Fields: fields})
+		own[path], err = db.Analyses(Options{Collection: path, Fields: fields})
 		fatal(t, err)
-		if !reflect.DeepEqual(a.Fields(), fields.filled()) {
-			t.Errorf("collection %q has %+v, want %+v", path, a.Fields(), fields)
-		}
-		fatal(t, a.Create(t.Context(), "x", path, CreateOptions{}))
-		own[path] = a
+		same(t, fields.filled(), own[path].Fields())
+		fatal(t, own[path].Create(t.Context(), "x", path, CreateOptions{}))
 	}
-	check(t, own["analyses"].Close())
+	check(t, own["analyses"].Close()) // not the connection
 	for path, a := range own {
-		if d, err := a.Get(t.Context(), "x"); err != nil || d.Status != analysislock.Queued || d.Input != path {
-			t.Errorf("%s, when another's Analyses are closed: %+v, %v", path, d, err)
-		}
+		d := must(a.Get(t.Context(), "x"))(t)
+		same(t, []any{"QUEUED", path}, []any{d.Status, d.Input})
 	}
 	check(t, db.Close())
-	for path, a := range own {
-		if err := a.Ping(t.Context()); err == nil {
-			t.Errorf("%s: an answer on a closed connection", path)
-		}
-	}
+	same(t, true, own["analyses"].Ping(t.Context()) != nil, "an error of a closed connection")
 }
 
 // A record is deleted some time after its last commit. The next one with its id has larger
 // tokens.
-func TestARecordKeepsItsResultForATime(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+func TestOptions_Keep(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
 		const keep = time.Hour
-		a, err := Open(t.Context(), b.Project, optionsFor(b, Options{Policy: lease.Policy{TTL: ttl(b)}, Keep: keep, KeepAll: true}), b.Client(t)...)
-		fatal(t, err)
-		created := func(read time.Time) { // expireAt counts from a reading before the commit
+		a := openWith(t, b, Options{Policy: lease.Policy{TTL: ttl(b)}, Keep: keep, KeepAll: true})
+		var last int64
+		larger := func(w *worker, id string) {
 			t.Helper()
+			token := mustAcquire(t, w, id, "w/1").Grant.Token
+			if token <= last {
+				t.Errorf("token %d, want one larger than %d", token, last)
+			}
+			last = token
+		}
+		for range 2 {
+			read := must(a.documents.now(t.Context()))(t)
+			fatal(t, a.Create(t.Context(), "x", "in", CreateOptions{Params: "hash"}))
 			fields := b.Fields(t, "x")
-			expires, _ := fields["expireAt"].(time.Time)
+			expires, _ := fields["expireAt"].(time.Time) // from a reading before the commit
 			updated, _ := parseTime(fields["updatedAt"])
 			if expires.Before(read.Add(keep)) || expires.After(updated.Add(keep)) {
-				t.Errorf("created between %v and %v, deleted at %v; want %v later", read, updated, expires, keep)
+				t.Errorf("created between %v and %v, deleted at %v", read, updated, expires)
 			}
-		}
-		var last int64
-		for range 2 {
-			read, err := a.documents.now(t.Context())
-			fatal(t, err)
-			fatal(t, a.Create(t.Context(), "x", "in", CreateOptions{Params: "hash"}))
-			created(read)
-			acq, err := a.AcquireAnalysisLock(t.Context(), "x", "w/1", 0, analysislock.AcquireOptions{})
-			if err != nil || !acq.Acquired || acq.Grant.Token <= last {
-				t.Fatalf("%+v, %v; want a token larger than %d", acq, err, last)
-			}
-			last = acq.Grant.Token
-			fatal(t, acq.Hold.End(t.Context(), analysislock.Completing(acq.Hold.Now(), "out")))
+			larger(a, "x")
+			fatal(t, a.complete(t, "w/1", "out"))
 			before := b.Calls.Total()
 			d, params, err := a.Outcome(t.Context(), "x")
-			if err != nil || d.Status != analysislock.Ready || d.Result != "out" || d.Input != nil || params != "hash" {
-				t.Errorf("outcome: %+v, %q, %v", d, params, err)
-			}
-			if n := b.Calls.Total() - before; n != 1 {
-				t.Errorf("an outcome is read in %d calls, want 1", n)
-			}
-			if _, err := open(t, b).Requeue(t.Context(), "x", "", nil, false, ""); err != nil { // an operator, who keeps nothing
-				t.Fatal(err)
-			}
-			if at := b.Fields(t, "x")["expireAt"]; at != nil {
-				t.Errorf("opened again, and deleted at %v", at)
-			}
+			fatal(t, err)
+			same(t, []any{"READY", "out", nil, "hash"}, []any{d.Status, d.Result, d.Input, params})
+			same(t, before+1, b.Calls.Total(), "calls")
+			operator := open(t, b) // who keeps nothing
+			check(t, errorOf(operator.Requeue(t.Context(), "x", "", nil, false, "")))
+			same(t, nil, b.Fields(t, "x")["expireAt"])
 			b.Delete(t, "x")
 			time.Sleep(time.Millisecond)
-			if _, _, err := a.Outcome(t.Context(), "x"); !errors.Is(err, lease.ErrNotFound) {
-				t.Errorf("%v, want ErrNotFound", err)
-			}
+			_, _, err = a.Outcome(t.Context(), "x")
+			wantErr(t, lease.ErrNotFound, err)
 		}
-		finished, err := Open(t.Context(), b.Project, optionsFor(b, Options{Keep: keep}), b.Client(t)...)
-		fatal(t, err)
-		b.Put(t, "y", map[string]any{"status": analysislock.Queued}) // by any program
-		acq, err := finished.AcquireAnalysisLock(t.Context(), "y", "w/1", 0, analysislock.AcquireOptions{})
-		if err != nil || acq.Grant.Token <= last {
-			t.Errorf("%+v, %v; its tokens begin anew", acq.Grant, err)
-		}
+		b.Put(t, "y", doc{"status": "QUEUED"}) // by any program
+		larger(openWith(t, b, Options{Keep: keep}), "y")
 	})
+}
+
+// A status of another program is kept until the finish. No status, QUEUED and
+// PROCESSING become PROCESSING, and QUEUED with the release.
+func TestStatus_Foreign(t *testing.T) {
+	step := doc{"step": int64(1)}
+	for _, tc := range []struct{ status, held, free any }{
+		{nil, analysislock.Processing, analysislock.Queued},
+		{"", analysislock.Processing, analysislock.Queued},
+		{analysislock.Queued, analysislock.Processing, analysislock.Queued},
+		{"queued", "queued", "queued"},
+		{int64(5), int64(5), int64(5)},
+		{step, step, step},
+	} {
+		b := emulatortest.Embedded(t)
+		a := open(t, b)
+		b.Put(t, "x", doc{"status": tc.status, "result": "old"})
+		mustAcquire(t, a, "x", "w/1")
+		held := b.Fields(t, "x")["status"]
+		check(t, a.release(t, "w/1"))
+		free := b.Fields(t, "x")["status"]
+		mustAcquire(t, a, "x", "w/2")
+		check(t, a.complete(t, "w/2", nil))
+		end := b.Fields(t, "x")
+		result, recorded := end["result"]
+		same(t, []any{tc.held, tc.free, "READY", nil, true}, []any{held, free, end["status"], result, recorded})
+	}
 }

@@ -1,11 +1,9 @@
 package repo
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -19,353 +17,283 @@ import (
 	"taskguard/emulator/firestore"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
-	"taskguard/lease/analysislock"
-	"taskguard/lease/iso8601"
 )
 
 // orphaned returns the ids that Orphaned returns, in this order, and whether there may be more.
-func orphaned(t testing.TB, a interface {
-	Orphaned(ctx context.Context, limit int) ([]lease.Cell[analysislock.Analysis], bool, error)
-}, limit int) (ids []string, more bool) {
+func orphaned(t testing.TB, a *worker, limit int) (found string, more bool) {
 	t.Helper()
 	due, more, err := a.Orphaned(t.Context(), limit)
 	fatal(t, err)
+	words := make([]string, len(due))
 	for i := range due {
-		ids = append(ids, due[i].Doc.ID)
+		words[i] = due[i].Doc.ID
 	}
-	return ids, more
+	return strings.Join(words, " "), more
 }
 
-// Documents of workers, and of other programs.
-func TestOrphanedFindsAnalysesThatAreNotHeldAndWereNotUpdatedForATTL(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+func wantOrphaned(t testing.TB, a *worker, limit int, want string, more bool) {
+	t.Helper()
+	got, gotMore := orphaned(t, a, limit)
+	same(t, []any{want, more}, []any{got, gotMore})
+}
+
+// Documents of workers, and of other programs, by their ids.
+func TestOrphaned(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
 		now := time.Now()
-		old, soon, ahead := now.Add(-ttl(b)-2*time.Second), now.Add(time.Hour), now.Add(25*time.Hour)
-		fresh := now.Add(time.Minute) // a slow machine may need longer than a TTL until the query
-		stale := func(status any, more map[string]any) map[string]any {
-			fields := map[string]any{"status": status, "updatedAt": timeValue(old)}
-			for name, v := range more {
-				fields[name] = v
-			}
-			return fields
+		old, ahead := now.Add(-ttl(b)-2*time.Second), now.Add(25*time.Hour)
+		fresh, zone := now.Add(time.Minute), time.FixedZone("", -12*3600) // a slow machine may need longer than a TTL
+		expired, held := timeValue(old), timeValue(now.Add(time.Hour))
+		late, waits := timeValue(now.Add(-ttl(b)-time.Second)), timeValue(now.Add(time.Minute-ttl(b)))
+		const never = "9999-01-01T00:00:00Z"
+		queued := func(more doc) doc { return with(doc{"status": "QUEUED", "updatedAt": expired}, more) }
+		crashed := func(more doc) doc {
+			return with(queued(doc{"status": "PROCESSING", "lockOwner": "js/1", "lockExpiresAt": expired}), more)
 		}
-		updated := func(v any) map[string]any { return stale(analysislock.Queued, map[string]any{"updatedAt": v}) }
-		locked := func(expires any) map[string]any {
-			return stale(analysislock.Processing, map[string]any{"lockOwner": "js/1", "lockToken": 3, "lockExpiresAt": expires})
+		theirs := func(next any) doc { return doc{"status": "ANALYZING", "nextAttemptAt": next} }
+		found := map[string]doc{
+			"queued":               queued(nil),
+			"queued_never":         queued(doc{"nextAttemptAt": never}),
+			"queued_unreadable":    queued(doc{"nextAttemptAt": "soon"}),
+			"updated_timestamp":    queued(doc{"updatedAt": old}),
+			"updated_millis":       queued(doc{"updatedAt": old.UnixMilli()}),
+			"updated_ahead":        queued(doc{"updatedAt": timeValue(ahead)}),
+			"crashed":              crashed(nil),
+			"crashed_unreadable":   crashed(doc{"lockHeartbeatAt": expired, "lockExpiresAt": true}),
+			"theirs_crashed":       crashed(doc{"status": "ANALYZING"}),
+			"theirs_crashed_never": crashed(doc{"status": "X", "lockExpiresAt": never, "lockHeartbeatAt": expired}),
+			"theirs_late":          theirs(late),
+			"theirs_waits_never":   theirs(never),
+			"theirs_waits_micros":  theirs(now.UnixMicro()),
 		}
-		// A crash leaves such a lock, with any status.
-		crashed := func(status any, expires any) map[string]any {
-			return stale(status, map[string]any{"lockOwner": "js/1", "lockToken": 3, "lockHeartbeatAt": timeValue(old), "lockExpiresAt": expires})
+		others := map[string]doc{
+			"queued_waits":          queued(doc{"nextAttemptAt": waits}),
+			"queued_fresh":          queued(doc{"updatedAt": timeValue(fresh)}),
+			"queued_fresh_zone":     queued(doc{"updatedAt": fresh.In(zone).Format(time.RFC3339)}),
+			"queued_malformed":      queued(doc{"lockToken": "secret"}),
+			"queued_undated":        {"status": "QUEUED"},
+			"updated_23_hours":      queued(doc{"updatedAt": now.Add(23 * time.Hour)}),
+			"updated_micros":        queued(doc{"updatedAt": old.UnixMicro()}), // unreadable; see Unfound
+			"updated_ahead_waits":   queued(doc{"updatedAt": ahead, "nextAttemptAt": waits}),
+			"held":                  crashed(doc{"lockExpiresAt": held}),
+			"theirs":                queued(doc{"status": "ARCHIVED"}),
+			"theirs_waits":          theirs(waits),
+			"theirs_waits_23_hours": theirs(timeValue(now.Add(23 * time.Hour))),
+			"theirs_waits_crashed":  crashed(doc{"status": "ANALYZING", "nextAttemptAt": waits}),
+			"theirs_late_held":      crashed(doc{"status": "ANALYZING", "nextAttemptAt": late, "lockExpiresAt": held}),
+			"ready_late":            queued(doc{"status": "READY", "nextAttemptAt": late}),
+			"failed_crashed":        crashed(doc{"status": "FAILED"}),
+			"without_status":        {"updatedAt": expired},
+			"a\x01b":                queued(nil), // Firestore holds this id, and no delivery can name it
 		}
-		late, waits := now.Add(-ttl(b)-time.Second), now.Add(time.Minute-ttl(b)) // by one TTL, or soon
-		next := func(status, at any) map[string]any { return stale(status, map[string]any{"nextAttemptAt": at}) }
-		foreign := func(at any) map[string]any { return map[string]any{"status": "ANALYZING", "nextAttemptAt": at} }
-		cases := map[string]struct {
-			fields map[string]any
-			want   bool
-		}{
-			"queued, waits":                                {next(analysislock.Queued, timeValue(waits)), false},
-			"queued, waits until the year 9999":            {next(analysislock.Queued, "9999-01-01T00:00:00Z"), true},
-			"queued, its next attempt cannot be read":      {next(analysislock.Queued, "soon"), true},
-			"another status, waits":                        {foreign(timeValue(waits)), false},
-			"another status, late":                         {foreign(timeValue(late)), true},
-			"another status, late, held":                   {map[string]any{"status": "ANALYZING", "nextAttemptAt": timeValue(late), "lockOwner": "js/1", "lockExpiresAt": soon}, false},
-			"another status, late, expired":                {map[string]any{"status": "ANALYZING", "nextAttemptAt": timeValue(late), "lockOwner": "js/1", "lockExpiresAt": old}, true},
-			"another status, late, a lock's time was left": {map[string]any{"status": "ANALYZING", "nextAttemptAt": timeValue(late), "lockExpiresAt": old}, true},
-			"another status, late, a token that is a map":  {map[string]any{"status": "ANALYZING", "nextAttemptAt": timeValue(late), "lockToken": map[string]any{}}, false},
-			"another status, waits, expired":               {map[string]any{"status": "ANALYZING", "nextAttemptAt": timeValue(waits), "lockOwner": "js/1", "lockExpiresAt": old}, false},
-			"ready, late":                                  {next(analysislock.Ready, timeValue(late)), false},
-			"another status, expired":                      {crashed("ANALYZING", timeValue(old)), true},
-			"another status, until the year 9999":          {crashed("ANALYZING", "9999-01-01T00:00:00Z"), true},
-			"processing, until the year 9999":              {crashed(analysislock.Processing, "9999-01-01T00:00:00Z"), true},
-			"another status, held":                         {crashed("ANALYZING", timeValue(soon)), false},
-			"queued":                                       {stale(analysislock.Queued, nil), true},
-			"processing, expired":                          {locked(timeValue(old)), true},
-			"queued, expired":                              {stale(analysislock.Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": old}), true},
-			"updated at a Timestamp":                       {updated(old), true},
-			"updated at a string without decimals":         {updated(old.Add(-time.Second).UTC().Format(time.RFC3339)), true},
-			"processing, held":                             {locked(timeValue(soon)), false},
-			"processing, unreadable expiry, just written":  {locked(true), false},
-			"ready":                                           {stale(analysislock.Ready, nil), false},
-			"failed, as a lock was left":                      {stale(analysislock.Failed, map[string]any{"lockOwner": "js/1", "lockExpiresAt": old}), false},
-			"another status":                                  {stale("ARCHIVED", nil), false},
-			"updated 23 hours ahead":                          {updated(now.Add(23 * time.Hour)), false},
-			"updated 25 hours ahead":                          {updated(timeValue(ahead)), true},
-			"updated 25 hours ahead, a Timestamp":             {updated(ahead), true},
-			"updated 25 hours ahead, milliseconds":            {updated(ahead.UnixMilli()), true},
-			"updated 25 hours ahead, waits":                   {stale(analysislock.Queued, map[string]any{"updatedAt": ahead, "nextAttemptAt": timeValue(waits)}), false},
-			"updated 25 hours ahead, crashed":                 {stale(analysislock.Processing, map[string]any{"updatedAt": timeValue(ahead), "lockOwner": "js/1", "lockToken": 3, "lockExpiresAt": old}), true},
-			"updated at microseconds, which are unreadable":   {updated(old.UnixMicro()), false},
-			"queued, held until microseconds":                 {stale(analysislock.Queued, map[string]any{"lockOwner": "js/1", "lockExpiresAt": soon.UnixMicro()}), false},
-			"another status, until the year 9999, waits":      {foreign("9999-01-01T00:00:00Z"), true},
-			"another status, waits 25 hours, a Timestamp":     {foreign(ahead), true},
-			"another status, waits 23 hours":                  {foreign(timeValue(now.Add(23 * time.Hour))), false},
-			"another status, waits for microseconds":          {foreign(waits.UnixMicro()), true},
-			"ready, waits until the year 9999":                {next(analysislock.Ready, "9999-01-01T00:00:00Z"), false},
-			"processing, unreadable expiry, an old heartbeat": {stale(analysislock.Processing, map[string]any{"lockOwner": "js/1", "lockHeartbeatAt": timeValue(old), "lockExpiresAt": true}), true},
-			// Firestore holds these ids; no delivery could name them.
-			"a\x01b": {stale(analysislock.Queued, nil), false}, "a\uFFFDb": {stale(analysislock.Queued, nil), false},
-			"no status":                            {map[string]any{"updatedAt": timeValue(old)}, false},
-			"no update":                            {map[string]any{"status": analysislock.Queued}, false},
-			"null as the update":                   {updated(nil), false},
-			"a number as the update":               {updated(old.UnixMilli()), true},
-			"updated just now":                     {updated(timeValue(fresh)), false},
-			"updated just now, 12 hours behind":    {updated(fresh.In(time.FixedZone("", -12*3600)).Format(time.RFC3339)), false},
-			"a token that is a string":             {stale(analysislock.Queued, map[string]any{"lockToken": "secret"}), false},
-			"a ready one's token that is a string": {stale(analysislock.Ready, map[string]any{"lockToken": "secret"}), false},
+		want := []string{}
+		for id, fields := range found {
+			b.Put(t, id, fields)
+			want = append(want, id)
 		}
-		if b.Google() { // in real time it does not stay so
-			delete(cases, "processing, unreadable expiry, just written")
+		for id, fields := range others {
+			b.Put(t, id, fields)
 		}
-		var want []string
-		for id, c := range cases {
-			b.Put(t, id, c.fields)
-			if c.want {
-				want = append(want, id)
-			}
-		}
-		got, _ := orphaned(t, open(t, b), 1000)
 		slices.Sort(want)
-		slices.Sort(got)
-		same(t, want, got)
+		got, _ := orphaned(t, open(t, b), 1000)
+		same(t, strings.Join(want, " "), sorted(got))
 	})
 }
 
-func TestTheOldestAreCalledFirstAndNoMoreThanTheLimit(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+func TestOrphaned_Limit(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
 		a := open(t, b)
-		now := time.Now()
-		for id, hours := range map[string]int{"b": 3, "c": 2, "a": 4, "d": 1} {
-			b.Put(t, id, map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(now.Add(time.Duration(-hours) * time.Hour))})
+		ago := func(minutes int) time.Time { return time.Now().Add(-time.Duration(minutes) * time.Minute) }
+		for id, minutes := range map[string]int{"b": 180, "c": 120, "a": 240, "d": 60} {
+			b.Put(t, id, doc{"status": "QUEUED", "updatedAt": timeValue(ago(minutes))})
 		}
-		if got, more := orphaned(t, a, 3); strings.Join(got, " ") != "a b c" || !more {
-			t.Errorf("of strings, 3 at most: %q, more %t; want a b c, and more", got, more)
-		}
-		b.Put(t, "t", map[string]any{"status": analysislock.Processing, "updatedAt": now.Add(-150 * time.Minute)})
-		if got, more := orphaned(t, a, 1000); strings.Join(got, " ") != "t a b c d" || more {
-			t.Errorf("with a Timestamp, which Firestore sorts first: %q, more %t; want t a b c d, and no more", got, more)
-		}
+		wantOrphaned(t, a, 3, "a b c", true)
+		b.Put(t, "t", doc{"status": "PROCESSING", "updatedAt": ago(150)}) // Firestore sorts Timestamps first
+		wantOrphaned(t, a, 1000, "t a b c d", false)
 	})
 }
 
-func TestAnalysesThatWaitHideNoOrphan(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+func TestOrphaned_Pages(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
 		now, waiting := time.Now(), 100
 		if !b.Google() { // more than a page, with its boundary among the strings
 			waiting = orphanPage + 100
 		}
 		for i := range waiting {
-			b.Put(t, fmt.Sprint(i), map[string]any{
-				"status": analysislock.Queued, "nextAttemptAt": timeValue(now.Add(time.Hour)),
-				"updatedAt": storedForms(now.Add(-2 * time.Hour))[i%2], // strings, and Timestamps, which Firestore sorts first
-			})
+			updated := storedForms(now.Add(-2 * time.Hour))[i%2] // strings, and Timestamps, which are first
+			next := timeValue(now.Add(time.Hour))
+			b.Put(t, fmt.Sprint(i), doc{"status": "QUEUED", "nextAttemptAt": next, "updatedAt": updated})
 		}
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(now.Add(-time.Hour))})
-		if got, more := orphaned(t, open(t, b), orphanPage); strings.Join(got, " ") != "x" || more {
-			t.Errorf("orphaned: %q, more %t; want x alone", got, more)
-		}
+		b.Put(t, "x", doc{"status": "QUEUED", "updatedAt": timeValue(now.Add(-time.Hour))})
+		wantOrphaned(t, open(t, b), orphanPage, "x", false)
 	})
 }
 
-// Two calls of recovery may read the same analysis. Another program may change it between
-// the reading and the mark.
-func TestAMarkIsMadeOnceAndOnlyOfAnOrphan(t *testing.T) {
+// Another program, or another call of recovery, may change the analysis between the reading and the mark.
+func TestMarkDue(t *testing.T) {
+	begin := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // of a bubble's time
+	now, later := timeValue(begin), timeValue(begin.Add(time.Hour))
 	for name, tc := range map[string]struct {
-		others func(now time.Time) map[string]any // what other programs write
+		others doc
 		marked bool
 	}{
-		"unchanged":             {nil, true},
-		"another field changed": {func(time.Time) map[string]any { return map[string]any{"theirs": 1} }, true},
-		"its holder has renewed the lock": {func(now time.Time) map[string]any {
-			return map[string]any{"lockExpiresAt": timeValue(now.Add(time.Hour))}
-		}, false},
-		"acquired, and released without a trace but its token": {func(now time.Time) map[string]any {
-			return map[string]any{"lockToken": 7, "updatedAt": timeValue(now)}
-		}, false},
-		"released by another program": {func(now time.Time) map[string]any {
-			return map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(now)}
-		}, false},
-		"booked again by an operator": {func(now time.Time) map[string]any {
-			return map[string]any{"bookedTask": "theirs", "updatedAt": timeValue(now)}
-		}, false},
-		"parked": {func(now time.Time) map[string]any {
-			return map[string]any{"parkedAt": timeValue(now), "parkedFor": "k 1", "updatedAt": timeValue(now)}
-		}, false},
-		"finished":               {func(time.Time) map[string]any { return map[string]any{"status": analysislock.Ready} }, false},
-		"deleted":                {nil, false},
-		"marked by another call": {nil, false},
+		"unchanged":                   {doc{}, true},
+		"another field changed":       {doc{"theirs": 1}, true},
+		"its holder renewed the lock": {doc{"lockExpiresAt": later}, false},
+		"acquired and released":       {doc{"lockToken": 7, "updatedAt": now}, false},
+		"released by another program": {doc{"status": "QUEUED", "updatedAt": now}, false},
+		"booked by an operator":       {doc{"bookedTask": "theirs", "updatedAt": now}, false},
+		"parked":                      {doc{"parkedAt": now, "parkedFor": "k 1", "updatedAt": now}, false},
+		"finished":                    {doc{"status": "READY"}, false},
+		"marked by another call":      {doc{"nextAttemptAt": now, "bookedTask": "t", "updatedAt": now}, false},
+		"deleted":                     {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
-				a, err := Open(t.Context(), b.Project, optionsFor(b, Options{
-					Policy:      lease.Policy{TTL: ttl(b), MaxAttempts: 10},
-					Concurrency: &Concurrency{Fields: []string{"tenant"}, Limit: func(string) int { return 1 }},
-				}), b.Client(t)...)
-				fatal(t, err)
-				old := timeValue(time.Now().Add(-time.Hour))
-				b.Put(t, "x", map[string]any{"status": analysislock.Processing, "updatedAt": old, "lockOwner": "them", "lockToken": 6, "lockExpiresAt": old})
+			inBubble(t, func(t *testing.T, b *backend) {
+				a, old := openKeys(t, b, 1), timeValue(begin.Add(-time.Hour))
+				b.Put(t, "x", doc{"status": "PROCESSING", "updatedAt": old, "lockOwner": "w", "lockExpiresAt": old})
 				due, _, err := a.Orphaned(t.Context(), 10)
-				if err != nil || len(due) != 1 {
-					t.Fatalf("orphaned: %+v, %v", due, err)
-				}
-				switch {
-				case tc.others != nil:
-					b.Merge(t, "x", tc.others(time.Now()))
-				case name == "deleted":
+				fatal(t, err)
+				if tc.others != nil {
+					b.Merge(t, "x", tc.others)
+				} else {
 					b.Delete(t, "x")
-				case name == "marked by another call":
-					_, err := a.MarkDue(t.Context(), due[0], timeString)
-					fatal(t, err)
 				}
 				time.Sleep(2 * time.Millisecond) // so that two marks differ
-				var next time.Time
-				task, err := a.MarkDue(t.Context(), due[0], func(at time.Time) string { next = at; return "t" + timeString(at) })
-				if marked := err == nil; marked != tc.marked || !marked && !errors.Is(err, lease.ErrConflict) {
-					t.Fatalf("%v, %v; want marked %t, or else ErrConflict", next, err, tc.marked)
-				}
+				before := b.Fields(t, "x")
+				task, err := a.MarkDue(t.Context(), due[0], timeString)
 				got := b.Fields(t, "x")
-				if tc.marked && (got["nextAttemptAt"] != timeValue(next) || time.Since(next).Abs() > 10*time.Minute || got["updatedAt"] == old || got["bookedTask"] != task || got["lockToken"] != int64(6) || got["status"] != analysislock.Processing) {
-					t.Errorf("document %v, want it marked with %v", got, next)
+				want, refusal := before, lease.ErrConflict
+				if tc.marked {
+					marks := doc{"nextAttemptAt": task, "bookedTask": task, "updatedAt": got["updatedAt"]}
+					want, refusal = with(before, marks), nil
 				}
-				if ids, _ := orphaned(t, a, 10); len(ids) > 0 {
-					t.Errorf("%q is found again", ids)
-				}
+				same(t, want, got)
+				wantErr(t, refusal, err)
+				wantOrphaned(t, a, 10, "", false)
 			})
 		})
 	}
 }
 
-func TestAMalformedAnalysisIsNotRecoveredAndIsNamedInTheLog(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+func TestOrphaned_Malformed(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
 		old := timeValue(time.Now().Add(-time.Hour))
 		for i := range maxWarnings + 1 {
-			b.Put(t, fmt.Sprint("bad", i), map[string]any{"status": analysislock.Queued, "updatedAt": old, "lockToken": "secret", "input": "secret"})
+			b.Put(t, fmt.Sprint("bad", i), doc{"status": "QUEUED", "updatedAt": old, "lockToken": "secret"})
 		}
-		b.Put(t, "good", map[string]any{"status": analysislock.Queued, "updatedAt": old})
-		var text bytes.Buffer
-		a, err := Open(t.Context(), b.Project, optionsFor(b, Options{Log: slog.New(slog.NewTextHandler(&text, nil))}), b.Client(t)...)
-		fatal(t, err)
-		if got, _ := orphaned(t, a, 100); strings.Join(got, " ") != "good" {
-			t.Errorf("orphaned: %q, want good", got)
-		}
-		line := text.String()
-		for _, want := range []string{"level=WARN", "analysis_id=bad", "lockToken is a string"} {
-			if !strings.Contains(line, want) {
-				t.Errorf("log %q lacks %s", line, want)
-			}
-		}
-		if strings.Contains(line, "secret") || strings.Count(line, "\n") != maxWarnings {
-			t.Errorf("log %q, want a line for each of the first ten, without the value", line)
+		b.Put(t, "good", doc{"status": "QUEUED", "updatedAt": old})
+		log, text := logTo()
+		wantOrphaned(t, openWith(t, b, Options{Log: log}), 100, "good", false)
+		n := strings.Count(text.String(), "analysis_id=bad")
+		if n != maxWarnings || strings.Contains(text.String(), "secret") {
+			t.Errorf("log %s\nwant a line for each of the first %d, without the value", text, maxWarnings)
 		}
 	})
 }
 
 // The query that may read many waiting analyses has its own time limit, and is the last. It continues where
 // it stopped, so that they hide nobody for ever.
-func TestAQueryThatTakesTooLongHidesNobody(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+func TestOrphaned_Slow(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *backend) {
 		took := 6 * time.Second
-		slow := grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, s grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
-			if strings.HasSuffix(m, "RunQuery") {
+		slow := grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn,
+			method string, open grpc.Streamer, opts ...grpc.CallOption,
+		) (grpc.ClientStream, error) {
+			if strings.HasSuffix(method, "RunQuery") {
 				time.Sleep(took)
 			}
-			return s(ctx, d, cc, m, o...)
+			return open(ctx, d, cc, method, opts...)
 		})
-		a, began := open(t, b, slow), time.Now()
-		ago := func(d time.Duration) any { return timeValue(began.Add(-d)) }
-		for n := range 25 { // more than a page before the ordinary one, and after it
-			b.Put(t, fmt.Sprint("waits", n), map[string]any{"status": "QUEUED", "updatedAt": ago(time.Duration(7+n%2*2) * time.Minute), "nextAttemptAt": ago(-time.Hour)})
+		began := time.Now()
+		ago := func(minutes int) any { return timeValue(began.Add(-time.Duration(minutes) * time.Minute)) }
+		queued := func(id string, minutes int, more doc) {
+			b.Put(t, id, with(doc{"status": "QUEUED", "updatedAt": ago(minutes)}, more))
 		}
-		b.Put(t, "crashed", map[string]any{"status": "PROCESSING", "lockOwner": "w", "lockToken": 1, "lockExpiresAt": ago(time.Minute), "updatedAt": ago(6 * time.Minute)})
-		b.Put(t, "purged", map[string]any{"status": "QUEUED", "updatedAt": ago(8 * time.Minute), "nextAttemptAt": ago(7 * time.Minute)})
-		due, more, err := a.Orphaned(t.Context(), 10)
-		if len(due) != 2 || !more || err != nil {
-			t.Errorf("%+v, more %v, %v; want both, more, and no error", due, more, err)
+		for n := range 25 { // more than a page before what is ordinary, and after it
+			queued(fmt.Sprint("waits", n), 7+n%2*2, doc{"nextAttemptAt": ago(-60)})
+		}
+		queued("crashed", 6, doc{"status": "PROCESSING", "lockOwner": "w", "lockExpiresAt": ago(1)})
+		queued("purged", 8, doc{"nextAttemptAt": ago(7)})
+		a := open(t, b, slow)
+		if got, more := orphaned(t, a, 10); sorted(got) != "crashed purged" || !more {
+			t.Errorf("%s, more %v; want what the other queries find, and more", got, more)
 		}
 		b.Delete(t, "crashed")
 		b.Delete(t, "purged")
-		b.Put(t, "end", map[string]any{"status": "QUEUED", "updatedAt": ago(6 * time.Minute)})
-		if due, _, err = open(t, b, slow).Orphaned(t.Context(), 10); len(due) != 1 || due[0].Doc.ID != "end" || err != nil {
-			t.Errorf("a new process: %+v, %v; want the one at the end", due, err)
-		}
+		queued("end", 6, nil)
+		wantOrphaned(t, open(t, b, slow), 10, "end", true) // by a new process
+
 		b.Delete(t, "end")
-		b.Put(t, "malformed", map[string]any{"status": "QUEUED", "updatedAt": ago(9 * time.Minute), "lockToken": "7"})
+		queued("malformed", 9, doc{"lockToken": "7"})
 		for range 2 { // it returns to its beginning
-			b.Put(t, "ordinary", map[string]any{"status": "QUEUED", "updatedAt": ago(8 * time.Minute)})
-			due = nil
-			for calls := 0; calls < 4 && len(due) == 0; calls++ {
-				due, more, err = a.Orphaned(t.Context(), 10)
+			queued("ordinary", 8, nil)
+			got, more := "", true
+			for calls := 0; calls < 4 && got == ""; calls++ {
+				got, more = orphaned(t, a, 10)
 			}
-			if len(due) != 1 || due[0].Doc.ID != "ordinary" || !more || err != nil {
-				t.Errorf("%+v, more %v, %v; want the one between them", due, more, err)
+			if got != "ordinary" || !more {
+				t.Errorf("%s, more %v; want the one between them", got, more)
 			}
 			b.Delete(t, "ordinary")
 		}
+
 		took = 11 * time.Second
-		if _, more, err = a.Orphaned(t.Context(), 10); !more || !errors.Is(err, lease.ErrUnavailable) {
+		if _, more, err := a.Orphaned(t.Context(), 10); !more || !errors.Is(err, lease.ErrUnavailable) {
 			t.Errorf("more %v, %v; want ErrUnavailable, as nothing was read", more, err)
 		}
 	})
 }
 
-func TestAWorkersClockDoesNotDecideWhatIsOrphaned(t *testing.T) {
-	for name, ahead := range map[string]time.Duration{"slow": time.Hour, "fast": -time.Hour} {
+// What expires and what is orphaned is decided by Firestore's clock.
+func TestOrphaned_Clock(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{"a slow worker": time.Hour, "a fast worker": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				theirs := func() time.Time { return time.Now().Add(ahead) }
 				server := firestore.NewServer(firestore.Options{Now: theirs})
 				t.Cleanup(server.Close)
-				b := &emulatortest.Backend{Project: emulatortest.Project(), Server: server, Calls: &emulatortest.Calls{}}
-				for id, age := range map[string]time.Duration{"old": lease.DefaultTTL + time.Second, "fresh": lease.DefaultTTL - time.Second} {
-					b.Put(t, id, map[string]any{"status": analysislock.Queued, "updatedAt": timeValue(theirs().Add(-age))})
+				b := &backend{Project: emulatortest.Project(), Server: server, Calls: &emulatortest.Calls{}}
+				at := func(d time.Duration) any { return timeValue(theirs().Add(d)) }
+				hour := at(-time.Hour)
+				for id, fields := range map[string]doc{
+					"old":     {"status": "QUEUED", "updatedAt": at(-lease.DefaultTTL - time.Second)},
+					"fresh":   {"status": "QUEUED", "updatedAt": at(-lease.DefaultTTL + time.Second)},
+					"held":    {"status": "QUEUED", "updatedAt": hour, "lockOwner": "w", "lockExpiresAt": at(1e9)},
+					"expired": {"status": "QUEUED", "updatedAt": hour, "lockOwner": "w", "lockExpiresAt": at(-1)},
+				} {
+					b.Put(t, id, fields)
 				}
-				b.Put(t, "held", map[string]any{
-					"status": analysislock.Processing, "updatedAt": timeValue(theirs().Add(-time.Hour)),
-					"lockOwner": "w/1", "lockExpiresAt": timeValue(theirs().Add(time.Second)),
-				})
-				b.Put(t, "expired", map[string]any{
-					"status": analysislock.Processing, "updatedAt": timeValue(theirs().Add(-time.Minute - lease.DefaultTTL)),
-					"lockOwner": "w/1", "lockExpiresAt": timeValue(theirs().Add(-time.Second)),
-				})
 				a := open(t, b)
-				if got, _ := orphaned(t, a, 10); strings.Join(got, " ") != "expired old" {
-					t.Errorf("orphaned: %q, want expired and old", got)
-				}
-				rooms, _ := OpenRooms(t.Context(), b.Project, Options{Collection: "analyses"}, b.Client(t)...)
-				if got, err := rooms.Lapsed(t.Context(), 10); len(got) != 1 || got[0].Room != "expired" {
-					t.Errorf("lapsed: %v, %v; want expired", got, err)
-				}
-				running, _, _, _, err := a.Active(t.Context(), 10)
-				if len(running) != 1 || running[0].ID != "held" || err != nil {
-					t.Errorf("running: %+v, %v; want held", running, err)
-				}
+				wantOrphaned(t, a, 10, "expired old", false)
+				o := Options{Collection: "analyses"}
+				rooms := must(OpenRooms(t.Context(), b.Project, o, b.Client(t)...))(t)
+				lapsed := must(rooms.Lapsed(t.Context(), 10))(t)
+				same(t, []any{1, "expired"}, []any{len(lapsed), lapsed[0].Room})
+				running, _, _, _, _ := a.Active(t.Context(), 10)
+				same(t, "held", ids(running))
 				due, _, _ := a.Orphaned(t.Context(), 1)
-				if next, err := a.MarkDue(t.Context(), due[0], timeString); err != nil || next != timeString(theirs()) {
-					t.Errorf("marked for %v, %v; want %v", next, err, theirs())
-				}
+				same(t, timeString(theirs()), must(a.MarkDue(t.Context(), due[0], timeString))(t))
 			})
 		})
 	}
 }
 
-// Without the composite index, Firestore's error contains a link that creates it. No emulator
-// does this.
-func TestTheErrorOfAMissingIndexContainsItsLink(t *testing.T) {
-	const words = "The query requires an index. You can create it here: https://console.firebase.google.com/v1/r/project/p/firestore/indexes?create_composite=Ck"
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+// Without the composite index, Firestore's error contains a link that creates it. No emulator does this.
+func TestOrphaned_MissingIndex(t *testing.T) {
+	const link = "https://console.firebase.google.com/v1/r/project/p/firestore/indexes?create_composite=Ck"
+	inBubble(t, func(t *testing.T, b *backend) {
 		a, l := openFaulty(t, b)
-		l.inject(map[string][]fault{"RunQuery": {func(context.Context, func() error) error {
-			return status.Error(codes.FailedPrecondition, words)
+		l.inject(faults{"RunQuery": {func(context.Context, func() error) error { // the first query alone
+			return status.Error(codes.FailedPrecondition, "The query requires an index. You can create it here: "+link)
 		}}})
-		b.Put(t, "old", map[string]any{"status": "QUEUED", "updatedAt": timeValue(time.Now().Add(-time.Hour))})
-		due, more, err := a.Orphaned(t.Context(), 10) // the first query alone fails
-		if !errors.Is(err, lease.ErrRefused) || errors.Is(err, lease.ErrUnavailable) || !strings.Contains(err.Error(), words) {
-			t.Errorf("%v, want ErrRefused with Firestore's words", err)
+		b.Put(t, "old", doc{"status": "QUEUED", "updatedAt": timeValue(time.Now().Add(-time.Hour))})
+		due, more, err := a.Orphaned(t.Context(), 10)
+		if !errors.Is(err, lease.ErrRefused) || !strings.Contains(err.Error(), link) {
+			t.Errorf("%v, want ErrRefused with the link", err)
 		}
 		if len(due) != 1 || !more {
 			t.Errorf("%+v, more %v; want the one that another query finds, and more", due, more)
 		}
 	})
 }
-
-func timeString(t time.Time) string { return iso8601.Format(t) }

@@ -1,7 +1,6 @@
 package repo
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"math"
@@ -9,27 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/genproto/googleapis/type/latlng"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
-
-// given acquires x, and checks the checkpoint that the run is given.
-func (w *worker) given(t *testing.T, owner, want string) *analysislock.Hold {
-	t.Helper()
-	mustAcquire(t, w, "x", owner)
-	err := w.run(t.Context(), owner, func(_ context.Context, work analysislock.Work) error {
-		if got := string(work.Checkpoint); got != want || string(work.Input) != `"in"` {
-			t.Errorf("%s is given %q with the input %s, want %q", owner, got, work.Input, want)
-		}
-		return nil
-	})
-	check(t, err)
-	return w.holds[owner]
-}
 
 // report returns the changes of a report: its progress and its checkpoint.
 func report(message string, checkpoint any) []analysislock.Change {
@@ -39,210 +23,166 @@ func report(message string, checkpoint any) []analysislock.Change {
 	}
 }
 
-func TestTheNextAttemptIsGivenTheNewestCheckpointUntilReadyOrFresh(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
+// given acquires x, and checks the checkpoint that the run is given.
+func (w *worker) given(t *testing.T, owner, want string) *analysislock.Hold {
+	t.Helper()
+	mustAcquire(t, w, "x", owner)
+	if work := w.runs(t, owner); string(work.Checkpoint) != want || string(work.Input) != `"in"` {
+		t.Errorf("%s is given %q with the input %s, want %q", owner, work.Checkpoint, work.Input, want)
+	}
+	return w.holds[owner]
+}
+
+func TestCheckpoint(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
 		a := open(t, b)
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "in"})
-		check := func(errs ...error) {
-			t.Helper()
-			fatal(t, errors.Join(errs...))
-		}
-		requeue := func(fresh bool) error {
-			_, err := a.Requeue(t.Context(), "x", "", nil, fresh, "")
-			return err
-		}
-		has := func(want ...string) {
-			t.Helper()
-			fields, got := b.Fields(t, "x"), []string(nil)
-			for _, name := range []string{"checkpoint", "progress", "startedAt"} {
-				if _, found := fields[name]; found {
-					got = append(got, name)
-				}
-			}
-			same(t, want, got)
-		}
+		b.Put(t, "x", doc{"status": "QUEUED", "input": "in"})
 		h := a.given(t, "w/1", "")
-		h.Send(report("one", map[string]any{"n": int64(1)})...)
-		check(h.Flush(t.Context()))
-		h.Send(report("two", map[string]any{"n": int64(1<<62 + 1), "s": "<"})...)
-		err := h.End(t.Context(), analysislock.Retrying(h.Now(), "c", "m", time.Time{}, "", false))
-		check(err)
-		has("checkpoint", "progress", "startedAt")
-		if d, err := a.Get(t.Context(), "x"); err != nil || d.Checkpoint == nil || cmp.Diff(map[string]any{"n": int64(1<<62 + 1), "s": "<"}, d.Checkpoint.Value) != "" {
-			t.Errorf("read with the checkpoint %+v, %v", d.Checkpoint, err)
-		}
+		h.Send(report("one", doc{"n": int64(1)})...)
+		fatal(t, h.Flush(t.Context()))
+		h.Send(report("two", doc{"n": int64(1<<62 + 1), "s": "<"})...)
+		fatal(t, a.retry(t, "w/1"))
+		d := must(a.Get(t.Context(), "x"))(t)
+		same(t, []any{"two", doc{"n": int64(1<<62 + 1), "s": "<"}}, []any{d.Progress.Message, d.Checkpoint.Value})
 
-		h = a.given(t, "w/2", `{"n":4611686018427387905,"s":"<"}`)
-		h.Send(report("three", []any{"three"})...)
-		check(h.End(t.Context(), analysislock.Failing(h.Now(), "c", "m")))
-		has("checkpoint", "progress", "startedAt")
-		check(requeue(false))
-		has("checkpoint")
-
-		h = a.given(t, "w/3", `["three"]`)
-		check(h.End(t.Context(), analysislock.Failing(h.Now(), "c", "m")))
-		check(requeue(true))
-		has()
-		if d, err := a.Get(t.Context(), "x"); err != nil || d.Checkpoint != nil {
-			t.Errorf("read with the checkpoint %+v, %v; want none", d.Checkpoint, err)
-		}
-		h = a.given(t, "w/4", "")
-		h.Send(report("four", "four")...)
-		check(h.Flush(t.Context()))
-		if err := h.End(t.Context(), analysislock.Completing(h.Now(), uint8(1))); !errors.Is(err, lease.ErrRefused) {
-			t.Errorf("a result of another type: %v", err)
-		}
-		h.Send(report("last", "last")...)
-		check(h.End(t.Context(), analysislock.Completing(h.Now(), "done")))
-		has("startedAt")
+		a.given(t, "w/2", `{"n":4611686018427387905,"s":"<"}`)
+		wantErr(t, lease.ErrRefused, a.complete(t, "w/2", uint8(1)))
+		fatal(t, a.complete(t, "w/2", "done"))
+		fields := b.Fields(t, "x")
+		same(t, []any{nil, nil}, []any{fields["checkpoint"], fields["progress"]})
 	})
 }
 
 // The reasons are the size of the document and an array directly in an array.
-func TestACheckpointThatTheDocumentCannotHoldIsDroppedAndTheLockRenewed(t *testing.T) {
-	emulatortest.EachKind(t, func(t *testing.T, b *emulatortest.Backend) {
-		for name, checkpoint := range map[string]any{"too large": strings.Repeat("c", 200<<10), "nested": map[string]any{"a": []any{[]any{int64(1)}}}} {
-			for _, exclusive := range []bool{false, true} {
-				a := open(t, b)
-				if exclusive {
-					a.decideInTransactions(t)
-				}
-				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": strings.Repeat("x", 900<<10), "checkpoint": "earlier"})
-				mustAcquire(t, a, "x", "w/1")
-				before := b.Fields(t, "x")["lockHeartbeatAt"]
-				h := a.holds["w/1"]
-				var outcomes []error
-				done := func(err error) { outcomes = append(outcomes, err) }
-				time.Sleep(2 * time.Millisecond)
-				changes := report("dropped", checkpoint)
-				changes[1].Done = done
-				h.Send(changes...) // but for its message
-				if err := h.Flush(t.Context()); err != nil || len(outcomes) != 1 || !errors.Is(outcomes[0], lease.ErrRefused) {
-					t.Errorf("%s: %v; outcomes %v", name, err, outcomes)
-				}
-				got := b.Fields(t, "x")
-				if progress, _ := got["progress"].(map[string]any); got["checkpoint"] != "earlier" || got["lockHeartbeatAt"] == before || progress["message"] != "dropped" {
-					t.Errorf("%s: checkpoint %v, heartbeat %v, progress %v", name, got["checkpoint"], got["lockHeartbeatAt"], got["progress"])
-				}
-				next := report("next", nil)[:1]
-				next[0].Done = done
-				h.Send(next...)
-				if err := h.End(t.Context(), analysislock.Releasing(h.Now(), analysislock.OutcomeShuttingDown, "", true)); err != nil || len(outcomes) != 2 || outcomes[1] != nil {
-					t.Errorf("%s: %v; outcomes %v", name, err, outcomes)
-				}
-				if d, err := a.Summary(t.Context(), "x"); err != nil || d.Progress == nil || d.Progress.Message != "next" {
-					t.Errorf("%s: %+v, %v", name, d.Progress, err)
-				}
-			}
+func TestCheckpoint_Refused(t *testing.T) {
+	for name, checkpoint := range map[string]any{
+		"too large": strings.Repeat("c", 200<<10), "nested": doc{"a": []any{[]any{int64(1)}}},
+	} {
+		for kind, exclusive := range map[string]bool{commit: false, exclusiveCommit: true} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				emulatortest.EachKind(t, func(t *testing.T, b *backend) {
+					a := open(t, b)
+					if exclusive {
+						a.decideInTransactions(t)
+					}
+					input := strings.Repeat("x", 900<<10)
+					b.Put(t, "x", doc{"status": "QUEUED", "input": input, "checkpoint": "earlier"})
+					mustAcquire(t, a, "x", "w/1")
+					before := b.Fields(t, "x")["lockHeartbeatAt"]
+					time.Sleep(2 * time.Millisecond)
+					var outcome error
+					changes := report("written", checkpoint)
+					changes[1].Done = func(err error) { outcome = err }
+					a.holds["w/1"].Send(changes...)
+					fatal(t, a.holds["w/1"].Flush(t.Context()))
+					got := b.Fields(t, "x")
+					progress, _ := got["progress"].(doc)
+					same(t, []any{"earlier", "written"}, []any{got["checkpoint"], progress["message"]})
+					if !errors.Is(outcome, lease.ErrRefused) || got["lockHeartbeatAt"] == before {
+						t.Errorf("%v; want it refused, and the lock renewed", outcome)
+					}
+					check(t, a.release(t, "w/1"))
+				})
+			})
 		}
-	})
+	}
 }
 
-// Other programs may have written the fields before.
-func TestValuesOfForeignTypesAreNoObstacle(t *testing.T) {
-	for name, tc := range map[string]struct {
-		field string
-		value any
-		want  string // what the run is given as its checkpoint
-	}{
-		"progress is a number":          {"progress", 50, ""},
-		"progress is NaN":               {"progress", map[string]any{"fraction": math.NaN(), "message": 5, "at": true}, ""},
-		"progress is over 1":            {"progress", map[string]any{"fraction": 101, "at": []any{"x"}}, ""},
-		"history is a string":           {"history", "x", ""},
-		"history is of anything":        {"history", []any{nil, "x", 5, map[string]any{"attempt": "x", "token": math.NaN(), "owner": 5, "startedAt": true, "outcome": []any{}}}, ""},
-		"history is long":               {"history", []any{map[string]any{"owner": strings.Repeat("o", 100<<10)}, map[string]any{"token": 1}}, ""},
-		"startedAt is a boolean":        {"startedAt", true, ""},
-		"startedAt is in the year 9999": {"startedAt", "9999-01-01T00:00:00Z", ""},
-		"checkpoint is null":            {"checkpoint", nil, ""},
-		"checkpoint is of Firestore":    {"checkpoint", []any{math.NaN(), []byte("b"), time.Unix(0, 0), &latlng.LatLng{}}, `["NaN","Yg==","1970-01-01T00:00:00Z",{"latitude":0,"longitude":0}]`},
+// Other programs may have written the fields before. They cost no attempt, and are replaced.
+func TestReports_Foreign(t *testing.T) {
+	long := strings.Repeat("o", 100<<10)
+	mixed := doc{"attempt": "x", "token": math.NaN(), "owner": 5, "startedAt": true, "changes": []any{"x"}}
+	for name, fields := range map[string]doc{
+		"scalars":      {"progress": 50, "history": "x", "startedAt": true, "checkpoint": nil},
+		"of anything":  {"progress": doc{"fraction": math.NaN(), "message": 5}, "history": []any{nil, "x", mixed}},
+		"far and long": {"startedAt": "9999-01-01T00:00:00Z", "history": []any{doc{"owner": long}, doc{"token": 1}}},
+		"Firestore's":  {"progress": doc{"at": []any{"x"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
+			inBubble(t, func(t *testing.T, b *backend) {
 				a := open(t, b)
-				b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "in", tc.field: tc.value})
-				h := a.given(t, "w/1", tc.want)
-				d, err := a.Get(t.Context(), "x")
-				if _, unencodable := json.Marshal(d); err != nil || unencodable != nil {
-					t.Errorf("%v, %v", err, unencodable)
-				}
-				if n := len(d.History); n == 0 || d.History[n-1].Token != 1 || d.History[n-1].Owner != "w/1" || d.StartedAt.IsZero() {
-					t.Errorf("history %+v, started at %v", d.History, d.StartedAt)
-				}
-				h.Send(report("m", "c")...)
-				check(t, h.End(t.Context(), analysislock.Failing(h.Now(), "c", "m")))
-				got := b.Fields(t, "x")
-				if p, _ := got["progress"].(map[string]any); got["checkpoint"] != "c" || p["message"] != "m" {
-					t.Errorf("checkpoint %v, progress %v", got["checkpoint"], got["progress"])
-				}
+				b.Put(t, "x", with(doc{"status": "QUEUED", "input": "in"}, fields))
+				a.given(t, "w/1", "").Send(report("m", "c")...)
+				fatal(t, a.retry(t, "w/1"))
+				d := must(a.Get(t.Context(), "x"))(t)
+				fatal(t, errorOf(json.Marshal(d)))
+				last := d.History[len(d.History)-1]
+				same(t, []any{"w/1", "m", "c", false}, []any{
+					last.Owner, d.Progress.Message, d.Checkpoint.Value, d.StartedAt.IsZero(),
+				})
 			})
 		})
 	}
+	inBubble(t, func(t *testing.T, b *backend) {
+		checkpoint := []any{math.NaN(), []byte("b"), time.Unix(0, 0), &latlng.LatLng{}}
+		b.Put(t, "x", doc{"status": "QUEUED", "input": "in", "checkpoint": checkpoint})
+		open(t, b).given(t, "w/1", `["NaN","Yg==","1970-01-01T00:00:00Z",{"latitude":0,"longitude":0}]`)
+	})
 }
 
 // The holder of an expired lock commits a checkpoint after the next one's decision was
 // made, and after its work was read, but before its commit.
-func TestAnAttemptIsGivenTheCheckpointOfTheHolderBeforeIt(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		b.Put(t, "x", map[string]any{"status": analysislock.Queued, "input": "in", "checkpoint": "earlier"})
+func TestCheckpoint_Overtaken(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *backend) {
+		b.Put(t, "x", doc{"status": "QUEUED", "input": "in", "checkpoint": "earlier"})
 		old := open(t, b)
 		h := old.given(t, "w/1", `"earlier"`)
 		time.Sleep(lease.DefaultTTL)
-		meanwhile := func() {
+		next, conn := openFaulty(t, b)
+		conn.inject(faults{commit: {overtaken(func() {
 			time.Sleep(time.Second) // until the work has been read
 			h.Send(report("m", "newest")...)
-			check(t, h.End(t.Context(), analysislock.Releasing(h.Now(), analysislock.OutcomeContinued, "", true)))
-		}
-		next, conn := openFaulty(t, b)
-		conn.inject(map[string][]fault{commit: {overtaken(meanwhile)}})
+			check(t, old.release(t, "w/1"))
+		})}})
 		next.given(t, "w/2", `"newest"`)
 	})
 }
 
-func TestProgressAndHistoryAreReadAsTheyWereWritten(t *testing.T) {
+func TestHistory_RoundTrip(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
+	changes := []analysislock.OperatorChange{
+		{Change: "unlocked", By: "ana", At: at}, {Change: "requeued", By: "me@here", At: at.Add(time.Second)},
+	}
 	all := []analysislock.Attempt{
-		{Number: 1, Token: 2, Owner: "w/1", StartedAt: at, EndedAt: at.Add(time.Second), Outcome: "failed", Code: "c", Message: "m", Changes: []analysislock.OperatorChange{
-			{Change: "unlocked", By: "ana", At: at.Add(time.Second)}, {Change: "requeued", By: "me@here", At: at.Add(2 * time.Second)},
-		}},
-		{Number: 2, Token: 3, Owner: "w/2", StartedAt: at.Add(time.Minute), Outcome: "crashed", Alone: true, Delays: 10},
-		{Number: 3, Token: 4, Owner: "w/2", StartedAt: at.Add(time.Hour), Delays: 1},
+		{
+			Number: 1, Token: 2, Owner: "w/1", StartedAt: at, EndedAt: at.Add(time.Second), Outcome: "failed",
+			Code: "c", Message: "m", Uncounted: 3, Changes: changes,
+		},
+		{Number: 2, Token: 3, Owner: "w/2", StartedAt: at, Outcome: "crashed", Alone: true, Delays: 10},
 	}
 	same(t, all, decodeHistory(historyValue(all)))
-	fraction := func(f float64) *float64 { return &f }
-	for _, tc := range []struct {
-		v    any
-		want *float64
-	}{{0.0, fraction(0)}, {int64(0), fraction(0)}, {0.5, fraction(0.5)}, {int64(1), fraction(1)}, {1.5, nil}, {int64(50), nil}, {-0.5, nil}, {math.NaN(), nil}, {"0.5", nil}, {nil, nil}} {
-		want := &analysislock.Progress{Fraction: tc.want, Message: "m", At: at}
-		same(t, want, decodeProgress(map[string]any{"fraction": tc.v, "message": "m", "at": at}))
-		if got := decodeProgress(progressValue(want)); cmp.Diff(want, got) != "" {
-			t.Errorf("progress written and read: %+v, want %+v", got, want)
+}
+
+func TestProgress_RoundTrip(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
+	for value, want := range map[any]any{
+		0.0: 0.0, int64(0): 0.0, 0.5: 0.5, int64(1): 1.0, 1.5: nil, -0.5: nil, math.NaN(): nil, "0.5": nil, nil: nil,
+	} {
+		p := &analysislock.Progress{Message: "m", At: at}
+		if f, ok := want.(float64); ok {
+			p.Fraction = &f
 		}
+		same(t, p, decodeProgress(doc{"fraction": value, "message": "m", "at": at}))
+		same(t, p, decodeProgress(progressValue(p)))
 	}
 }
 
 // Earlier versions stored the result itself. A record that is done has a result, or tells why not.
-func TestTheResultsOfActsAreDecoded(t *testing.T) {
-	done := func(fields map[string]any) map[string]any { fields["state"] = "done"; return fields }
-	for name, tc := range map[string]struct {
-		record  any
-		state   string
-		result  string
-		problem string
-	}{
-		"text":                       {done(map[string]any{"result": `{"id":[[1]]}`}), "done", `{"id":[[1]]}`, ""},
-		"a string, as text":          {done(map[string]any{"result": `"ch_7"`}), "done", `"ch_7"`, ""},
-		"a string, as it was":        {done(map[string]any{"result": "ch_7"}), "done", `"ch_7"`, ""},
-		"a number, as it was":        {done(map[string]any{"result": int64(7)}), "done", "7", ""},
-		"a map, as it was":           {done(map[string]any{"result": map[string]any{"a": []any{1.5}}}), "done", `{"a":[1.5]}`, ""},
-		"null, as it was":            {done(map[string]any{"result": nil}), "done", "null", ""},
-		"none":                       {done(map[string]any{"resultError": "NaN"}), "done", "", "NaN"},
-		"lost":                       {done(map[string]any{}), "done", "", "the record has no result"},
-		"of an act that is not done": {map[string]any{"state": "started", "result": "1", "resultError": "x"}, "started", "", ""},
+func TestActs_Result(t *testing.T) {
+	for want, record := range map[string]doc{
+		`done {"id":[[1]]} `: {"state": "done", "result": `{"id":[[1]]}`},
+		`done "ch_7" `:       {"state": "done", "result": "ch_7"},
+		`done "ch_8" `:       {"state": "done", "result": `"ch_8"`},
+		`done 7 `:            {"state": "done", "result": int64(7)},
+		`done {"a":[1.5]} `:  {"state": "done", "result": doc{"a": []any{1.5}}},
+		`done null `:         {"state": "done", "result": nil},
+		`done  NaN`:          {"state": "done", "resultError": "NaN"},
+		`started  `:          {"state": "started", "result": "1", "resultError": "x"},
 	} {
-		got := decodeActs(map[string]any{"a": tc.record})["a"]
-		if got.State != tc.state || string(got.Result) != tc.result || got.ResultError != tc.problem {
-			t.Errorf("%s: %+v", name, got)
-		}
+		act := decodeActs(doc{"a": record})["a"]
+		same(t, want, act.State+" "+string(act.Result)+" "+act.ResultError, record)
+	}
+	if lost := decodeActs(doc{"a": doc{"state": "done"}})["a"]; lost.ResultError == "" {
+		t.Errorf("neither a result nor a reason: %+v", lost)
 	}
 }

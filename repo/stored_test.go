@@ -55,8 +55,7 @@ func TestStored(t *testing.T) {
 		fatal(t, err)
 		storeAnalyses(t, a, client, &slots)
 
-		rooms, err := OpenRooms(t.Context(), client.Project, Options{}, client.Client(t, dial())...)
-		fatal(t, err)
+		rooms := must(OpenRooms(t.Context(), client.Project, Options{}, client.Client(t, dial())...))(t)
 		storeRooms(t, rooms)
 
 		for collection, kind := range map[string]string{
@@ -83,8 +82,7 @@ func storeAnalyses(t *testing.T, a *Analyses, others *emulatortest.Backend, slot
 	ctx := t.Context()
 	take := func(id, owner string, o analysislock.AcquireOptions) analysislock.Acquisition {
 		t.Helper()
-		got, err := a.AcquireAnalysisLock(ctx, id, owner, 0, o)
-		fatal(t, err)
+		got := must(a.AcquireAnalysisLock(ctx, id, owner, 0, o))(t)
 		return got
 	}
 	fatal(t, a.Create(ctx, "created", "input", CreateOptions{Params: "params", Task: "task"}))
@@ -111,16 +109,13 @@ func storeAnalyses(t *testing.T, a *Analyses, others *emulatortest.Backend, slot
 		analysislock.Progressed(analysislock.Progress{Fraction: &half, Message: "half", At: now}),
 		analysislock.Checkpointed(&analysislock.Checkpoint{Value: "page 2"}))
 	fatal(t, hold.End(ctx, analysislock.Retrying(now, "code", "message", now.Add(time.Minute), "task", true)))
-	_, err := a.Leave(ctx, got.Slot, hold.Now())
-	fatal(t, err)
+	fatal(t, errorOf(a.Leave(ctx, got.Slot, hold.Now())))
 
 	// It is started elsewhere, unlocked by an operator, and fails.
 	time.Sleep(time.Hour)
-	_, err = a.Start(ctx, "a", "starter", func(context.Context) error { return nil })
-	fatal(t, err)
+	fatal(t, errorOf(a.Start(ctx, "a", "starter", func(context.Context) error { return nil })))
 	take("a", "2", analysislock.AcquireOptions{})
-	_, err = a.Unlock(ctx, "a", "operator@example.com", nil, "task")
-	fatal(t, err)
+	fatal(t, errorOf(a.Unlock(ctx, "a", "operator@example.com", nil, "task")))
 	hold = take("a", "3", analysislock.AcquireOptions{}).Hold
 	fatal(t, hold.End(ctx, analysislock.Failing(hold.Now(), "code", "message")))
 
@@ -133,17 +128,14 @@ func storeAnalyses(t *testing.T, a *Analyses, others *emulatortest.Backend, slot
 		time.Sleep(time.Hour)
 	}
 	skipped := take("killer", "7", analysislock.AcquireOptions{SkipSuspects: true})
-	_, err = a.Delay(ctx, skipped, time.Minute, func(time.Time) string { return "task" })
-	fatal(t, err)
+	fatal(t, errorOf(a.Delay(ctx, skipped, time.Minute, func(time.Time) string { return "task" })))
 }
 
 // storeRooms locks a room, which a program that needs no lock has unlocked.
 func storeRooms(t *testing.T, rooms *Rooms) {
 	t.Helper()
-	locks, err := document.New(rooms, 0)
-	fatal(t, err)
-	_, err = locks.AcquireAs(t.Context(), "a", "owner", document.Profile{Name: "Name", User: "user"})
-	fatal(t, err)
-	_, err = locks.Unlock(t.Context(), "a")
-	fatal(t, err)
+	locks := locksFor(t, rooms, 0)
+	profile := document.Profile{Name: "Name", User: "user"}
+	fatal(t, errorOf(locks.AcquireAs(t.Context(), "a", "owner", profile)))
+	fatal(t, errorOf(locks.Unlock(t.Context(), "a")))
 }

@@ -1,18 +1,21 @@
 package repo
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
+	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
 	"taskguard/internal/testing/emulatortest"
-	"taskguard/lease"
 	"taskguard/locks/document"
 )
 
@@ -54,25 +57,23 @@ func shown(s document.Snapshot) string {
 	return fmt.Sprint(s.All, words)
 }
 
-func TestWatchReportsAllRoomsAndThenEveryChange(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
+func TestWatch(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *backend) {
 		r := openRooms(t, b)
 		locks := locksFor(t, r, 0)
-		lock := locked(t, locks, "a", "s/1")
+		lock := locked(t, locks, "a", "s/1").Lock
 		snaps := watched(t, r.Rooms)
 		first := next(t, snaps)
-		if got, want := shown(first), "true [a true s/1]"; got != want {
-			t.Errorf("first %s, want %s", got, want)
+		same(t, "true [a true s/1]", shown(first))
+		same(t, lock, first.Changes[0].Cell.Doc)
+		if first.At.Before(lock.LockedAt) || first.Asked.IsZero() {
+			t.Errorf("the lock of %v is shown at %v, asked at %v", lock.LockedAt, first.At, first.Asked)
 		}
-		if first.At.Before(lock.Lock.LockedAt) || first.Asked.IsZero() || first.Changes[0].Cell.Doc != lock.Lock {
-			t.Errorf("first = %+v, want %+v", first, lock)
-		}
-		if freed, err := locks.Release(t.Context(), "a", "s/1"); err != nil || !freed {
-			t.Fatal(freed, err)
-		}
+		same(t, true, must(locks.Release(t.Context(), "a", "s/1"))(t))
 		second := next(t, snaps)
-		if got, want := shown(second), "false [a false ]"; got != want || !second.At.After(first.At) || !second.Changes[0].Cell.At.Equal(second.At) {
-			t.Errorf("after the release: %s at %v, want %s after %v", got, second.At, want, first.At)
+		same(t, "false [a false ]", shown(second))
+		if !second.At.After(first.At) || !second.Changes[0].Cell.At.Equal(second.At) {
+			t.Errorf("the release is shown at %v, after %v", second.At, first.At)
 		}
 		locked(t, locks, "b", "s/2")
 		last := second
@@ -85,68 +86,74 @@ func TestWatchReportsAllRoomsAndThenEveryChange(t *testing.T) {
 	})
 }
 
-func TestMalformedRoomsAreSkippedWithAWarning(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		var log bytes.Buffer
+func TestWatch_Malformed(t *testing.T) {
+	emulatortest.Each(t, func(t *testing.T, b *backend) {
 		r := openRooms(t, b)
-		r.documents.log = slog.New(slog.NewTextHandler(&log, nil))
-		r.put(t, "__x", map[string]any{})
-		r.put(t, "bad\x01", map[string]any{"lockExpiresAt": "1999-01-01T00:00:00.000Z"})
-		r.put(t, "good", map[string]any{"lockOwner": "s/1", "lockExpiresAt": "1999-01-02T00:00:00.000Z"})
-		found, err := r.Lapsed(t.Context(), 100)
-		if err != nil || len(found) != 1 || found[0].Room != "good" {
-			t.Errorf("lapsed: %+v, %v", found, err)
+		log, text := logTo()
+		r.documents.log = log
+		r.put(t, "__x", doc{})
+		r.put(t, "bad\x01", doc{"lockExpiresAt": "1999-01-01T00:00:00.000Z"})
+		r.put(t, "good", doc{"lockOwner": "s/1", "lockExpiresAt": "1999-01-02T00:00:00.000Z"})
+		lapsed := must(r.Lapsed(t.Context(), 100))(t)
+		same(t, []any{1, "good"}, []any{len(lapsed), lapsed[0].Room})
+		got := shown(next(t, watched(t, r.Rooms)))
+		if !strings.Contains(got, "good true s/1") || strings.Contains(got, "bad") {
+			t.Errorf("watched: %s", got)
 		}
-		changes := next(t, watched(t, r.Rooms)).Changes
-		if i := slices.IndexFunc(changes, func(c document.Change) bool { return c.Room == "good" }); i < 0 || changes[i].Cell.Doc.Owner != "s/1" {
-			t.Errorf("watched: %+v", changes)
-		}
-		for _, c := range changes {
-			if strings.HasPrefix(c.Room, "bad") {
-				t.Errorf("%+v; want it skipped", c)
-			}
-		}
-		if n := strings.Count(log.String(), "level=WARN"); n != 2 {
-			t.Errorf("%d warnings, want one of the query and one of the watch:\n%s", n, log.String())
-		}
+		same(t, 2, strings.Count(text.String(), "level=WARN"), "of the query and of the watch", text)
 	})
 }
 
-func locksFor(t testing.TB, s lease.Store[document.Lock], ttl time.Duration) *document.Locks {
-	t.Helper()
-	l, err := document.New(s, ttl)
-	fatal(t, err)
-	return l
+// network connects to a server in memory. It can drop its connections without closing them:
+// they accept writes, and nothing arrives.
+type network struct {
+	*bufconn.Listener
+	made, dropped atomic.Int32 // numbers of connections
 }
 
-func locked(t testing.TB, l *document.Locks, room, owner string) document.State {
-	t.Helper()
-	s, err := l.Acquire(t.Context(), room, owner)
-	if err != nil || !s.Mine {
-		t.Fatalf("acquire %s as %s: %+v, %v", room, owner, s, err)
+func (n *network) dial(ctx context.Context, _ string) (net.Conn, error) {
+	c, err := n.DialContext(ctx)
+	return &droppable{c, n, n.made.Add(1)}, err
+}
+
+type droppable struct {
+	net.Conn
+	network *network
+	number  int32
+}
+
+func (c *droppable) dropped() bool { return c.number <= c.network.dropped.Load() }
+
+func (c *droppable) Read(b []byte) (int, error) {
+	for {
+		if n, err := c.Conn.Read(b); err != nil || !c.dropped() {
+			return n, err
+		}
 	}
-	return s
 }
 
-func TestARoomWhoseTokenIsNoIntegerIsHeldAndCanBeUnlocked(t *testing.T) {
-	emulatortest.Each(t, func(t *testing.T, b *emulatortest.Backend) {
-		r := openRooms(t, b)
-		locks := locksFor(t, r, 0)
-		r.put(t, "a", map[string]any{"lockToken": "one", "lockOwner": "s/1", "lockExpiresAt": "9999-01-01T00:00:00.000Z"})
-		if _, err := locks.Acquire(t.Context(), "a", "s/2"); !errors.As(err, new(*document.HeldError)) {
-			t.Errorf("acquire: %v; want it held", err)
-		}
-		if _, err := locks.Renew(t.Context(), "a", "s/1"); err != nil {
-			t.Error(err)
-		}
-		if token, ok := r.fields(t)["lockToken"].(int64); !ok || token == 0 {
-			t.Errorf("after a heartbeat the token is %v", r.fields(t)["lockToken"])
-		}
-		if broken, err := locks.Unlock(t.Context(), "a"); !broken || err != nil {
-			t.Fatal(broken, err)
-		}
-		if lock := locked(t, locks, "a", "s/2"); lock.Lock.Token < lock.Lock.LockedAt.Add(-time.Minute).UnixMicro() {
-			t.Errorf("token %d; want one of the time", lock.Lock.Token)
-		}
+func (c *droppable) Write(b []byte) (int, error) {
+	if c.dropped() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+func TestWatch_DroppedConnection(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *backend) {
+		n := &network{Listener: bufconn.Listen(1 << 20)}
+		go func() { _ = b.Server.Serve(n) }()
+		r, err := OpenRooms(t.Context(), b.Project, Options{},
+			option.WithEndpoint("passthrough:///firestore"), option.WithoutAuthentication(),
+			option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
+			option.WithGRPCDialOption(grpc.WithContextDialer(n.dial)))
+		fatal(t, err)
+		t.Cleanup(func() { _ = r.Close() })
+		others := openRooms(t, b)
+		snapshots := watched(t, r)
+		next(t, snapshots)
+		n.dropped.Store(n.made.Load())
+		others.put(t, "x", doc{"lockOwner": "s/1"})
+		next(t, snapshots)
 	})
 }

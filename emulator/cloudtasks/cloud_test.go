@@ -35,22 +35,23 @@ type cloud struct {
 	*cloudtasks.Server
 	t      testing.TB
 	client *apiv2.Client
+	seen
 }
 
 func open(t testing.TB, o cloudtasks.Options) *cloud {
 	t.Helper()
-	s := cloudtasks.NewServer(o)
-	t.Cleanup(s.Close)
-	conn, err := s.Dial()
-	if err != nil {
-		t.Fatal(err)
+	c := &cloud{t: t}
+	if o.Observe == nil {
+		o.Observe = c.observe
 	}
+	c.Server = cloudtasks.NewServer(o)
+	t.Cleanup(c.Close)
+	conn, err := c.Dial()
+	wantCode(t, err, codes.OK)
 	t.Cleanup(func() { _ = conn.Close() })
-	client, err := apiv2.NewClient(t.Context(), option.WithGRPCConn(conn))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &cloud{s, t, client}
+	c.client, err = apiv2.NewClient(t.Context(), option.WithGRPCConn(conn))
+	wantCode(t, err, codes.OK)
+	return c
 }
 
 // openQueue is open with the queue q, configured by pb; nil is the defaults.
@@ -61,34 +62,42 @@ func openQueue(t testing.TB, o cloudtasks.Options, pb *cloudtaskspb.Queue) *clou
 		pb = &cloudtaskspb.Queue{}
 	}
 	pb.Name = queue
-	_, err := c.client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: parent, Queue: pb})
-	if err != nil {
-		t.Fatal(err)
-	}
+	wantCode(t, c.CreateQueue(pb), codes.OK)
 	return c
+}
+
+// tryCreate creates a task, unless it is refused.
+func (c *cloud) tryCreate(task *cloudtaskspb.Task) (*cloudtaskspb.Task, error) {
+	return c.client.CreateTask(c.t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: queue, Task: task})
 }
 
 func (c *cloud) create(task *cloudtaskspb.Task) *cloudtaskspb.Task {
 	c.t.Helper()
-	created, err := c.client.CreateTask(c.t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: queue, Task: task})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	created, err := c.tryCreate(task)
+	wantCode(c.t, err, codes.OK)
 	return created
+}
+
+// get returns a task, in its full view.
+func (c *cloud) get(name string) (*cloudtaskspb.Task, error) {
+	req := &cloudtaskspb.GetTaskRequest{Name: name, ResponseView: cloudtaskspb.Task_FULL}
+	return c.client.GetTask(c.t.Context(), req)
+}
+
+func (c *cloud) delete(name string) error {
+	return c.client.DeleteTask(c.t.Context(), &cloudtaskspb.DeleteTaskRequest{Name: name})
 }
 
 // wantGone fails unless the task is unknown to the API.
 func (c *cloud) wantGone(name string) {
 	c.t.Helper()
-	_, err := c.client.GetTask(c.t.Context(), &cloudtaskspb.GetTaskRequest{Name: name})
+	_, err := c.get(name)
 	wantCode(c.t, err, codes.NotFound)
 }
 
 func (c *cloud) idle() {
 	c.t.Helper()
-	if err := c.Idle(c.t.Context()); err != nil {
-		c.t.Fatal(err)
-	}
+	wantCode(c.t, c.Idle(c.t.Context()), codes.OK)
 }
 
 // post is a task that posts to the target; id "" leaves it unnamed.
@@ -109,8 +118,24 @@ func at(id string, due time.Time) *cloudtaskspb.Task {
 	return t
 }
 
+// withHeaders is a task with headers of its creator.
+func withHeaders(task *cloudtaskspb.Task, headers map[string]string) *cloudtaskspb.Task {
+	task.GetHttpRequest().Headers = headers
+	return task
+}
+
 func seconds(n float64) *durationpb.Duration {
 	return durationpb.New(time.Duration(n * float64(time.Second)))
+}
+
+// retrying is a queue with that configuration of retries.
+func retrying(c *cloudtaskspb.RetryConfig) *cloudtaskspb.Queue {
+	return &cloudtaskspb.Queue{RetryConfig: c}
+}
+
+// atOnce is a queue that dispatches so many tasks at a time.
+func atOnce(n int32) *cloudtaskspb.Queue {
+	return &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: n}}
 }
 
 func equal(t testing.TB, what string, want, got any) {
@@ -145,6 +170,17 @@ func always(code int) worker {
 	return func(*http.Request) (*http.Response, error) { return answer(code), nil }
 }
 
+// slow answers every dispatch with code after some time.
+func slow(d time.Duration, code int) worker {
+	return func(*http.Request) (*http.Response, error) { time.Sleep(d); return answer(code), nil }
+}
+
+// blocked answers none before its request ends.
+func blocked(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
 // failing answers code n times, then 200.
 func failing(n, code int) worker {
 	var mu sync.Mutex
@@ -157,6 +193,30 @@ func failing(n, code int) worker {
 		n--
 		return answer(code), nil
 	}
+}
+
+// recording keeps the headers of all requests that next answers.
+type recording struct {
+	next worker
+	mu   sync.Mutex
+	all  []http.Header
+}
+
+func (r *recording) RoundTrip(req *http.Request) (*http.Response, error) {
+	r.mu.Lock()
+	r.all = append(r.all, req.Header)
+	r.mu.Unlock()
+	return r.next(req)
+}
+
+// values returns the values of one header, of each request.
+func (r *recording) values(name string) (all [][]string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, h := range r.all {
+		all = append(all, h.Values(name))
+	}
+	return all
 }
 
 // seen collects deliveries.
@@ -177,25 +237,33 @@ func (s *seen) deliveries() []cloudtasks.Delivery {
 	return append([]cloudtasks.Delivery(nil), s.all...)
 }
 
-// offsets are the times of the deliveries' starts after from, in seconds.
-func (s *seen) offsets(from time.Time) []float64 {
-	var out []float64
+// tasks are the ids of the tasks of the deliveries.
+func (s *seen) tasks() (ids []string) {
 	all := s.deliveries()
 	for i := range all {
-		out = append(out, all[i].Started.Sub(from).Seconds())
+		ids = append(ids, all[i].Task)
 	}
-	return out
+	return ids
+}
+
+// offsets are the times of the deliveries' starts after from, in seconds.
+func (s *seen) offsets(from time.Time) (starts []float64) {
+	all := s.deliveries()
+	for i := range all {
+		starts = append(starts, all[i].Started.Sub(from).Seconds())
+	}
+	return starts
 }
 
 // deliver creates a task in a queue that retries like this, waits until it is gone, and
 // returns its deliveries and the times of their starts.
-func deliver(t testing.TB, w http.RoundTripper, retry *cloudtaskspb.RetryConfig, task *cloudtaskspb.Task) ([]cloudtasks.Delivery, []float64) {
+func deliver(t testing.TB, w http.RoundTripper, retry *cloudtaskspb.RetryConfig, task *cloudtaskspb.Task,
+) ([]cloudtasks.Delivery, []float64) {
 	t.Helper()
-	var seen seen
-	c := openQueue(t, cloudtasks.Options{Transport: w, Observe: seen.observe}, &cloudtaskspb.Queue{RetryConfig: retry})
+	c := openQueue(t, cloudtasks.Options{Transport: w}, retrying(retry))
 	start := time.Now()
 	created := c.create(task)
 	c.idle()
 	c.wantGone(created.Name)
-	return seen.deliveries(), seen.offsets(start)
+	return c.deliveries(), c.offsets(start)
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
-	"sync"
+	"slices"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -15,81 +17,58 @@ import (
 	"taskguard/emulator/cloudtasks"
 )
 
-func TestAScheduledTaskWaitsForItsTime(t *testing.T) {
+func TestScheduleTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var seen seen
-		c := openQueue(t, cloudtasks.Options{Transport: always(200), Observe: seen.observe}, nil)
+		c := openQueue(t, cloudtasks.Options{Transport: always(200)}, atOnce(1))
 		start := time.Now()
 		c.create(at("late", start.Add(30*24*time.Hour)))
-		c.create(at("soon", start.Add(5*time.Second)))
+		for _, id := range []string{"e", "a", "d"} { // due together, they go in order of creation
+			c.create(at(id, start.Add(5*time.Second)))
+		}
 		c.create(at("past", start.Add(-time.Hour)))
 		c.idle()
-		equal(t, "starts", []float64{0, 5, 30 * 86400}, seen.offsets(start))
-		if d := seen.deliveries()[0]; d.Task != "past" {
-			t.Fatalf("got %q first, want the task whose time was past", d.Task)
-		}
+		equal(t, "tasks", []string{"past", "e", "a", "d", "late"}, c.tasks())
+		equal(t, "starts", []float64{0, 5, 5, 5, 30 * 86400}, c.offsets(start))
 	})
 }
 
-func TestTheDispatchDeadlineEndsTheRequestAndTheTaskIsRetried(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		var previous []string
-		w := worker(func(r *http.Request) (*http.Response, error) {
-			mu.Lock()
-			previous = append(previous, r.Header.Get("X-CloudTasks-TaskPreviousResponse"))
-			mu.Unlock()
-			<-r.Context().Done()
-			return nil, r.Context().Err()
+func TestDispatchDeadline(t *testing.T) {
+	t.Run("it ends the request, and the task is retried", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w, task := &recording{next: blocked}, post("")
+			task.DispatchDeadline = seconds(15)
+			all, starts := deliver(t, w, &cloudtaskspb.RetryConfig{MaxAttempts: 2, MinBackoff: seconds(1)}, task)
+			equal(t, "starts", []float64{0, 16}, starts)
+			if d := all[0]; d.Status != 0 || !errors.Is(d.Err, context.DeadlineExceeded) {
+				t.Errorf("got %+v, want no answer by the deadline", d)
+			}
+			equal(t, "previous responses", [][]string{nil, {"504"}}, w.values("X-CloudTasks-TaskPreviousResponse"))
 		})
-		task := post("")
-		task.DispatchDeadline = seconds(15)
-		all, starts := deliver(t, w, &cloudtaskspb.RetryConfig{MaxAttempts: 2, MinBackoff: seconds(1)}, task)
-		equal(t, "starts", []float64{0, 16}, starts)
-		if d := all[0]; d.Status != 0 || !errors.Is(d.Err, context.DeadlineExceeded) {
-			t.Fatalf("got %+v, want no answer by the deadline", d)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		equal(t, "previous responses", []string{"", "504"}, previous)
+	})
+	t.Run("10 minutes by default, though the transport ignores it", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			deliver(t, slow(time.Hour, 200), &cloudtaskspb.RetryConfig{MaxAttempts: 1}, post(""))
+			equal(t, "idle", 10*time.Minute, time.Since(start))
+		})
 	})
 }
 
-func TestTheDispatchDeadlineEndsAnAttemptWhoseTransportIgnoresIt(t *testing.T) {
+func TestExtra(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slow := worker(func(*http.Request) (*http.Response, error) {
-			time.Sleep(time.Hour)
-			return answer(200), nil
-		})
-		start := time.Now()
-		deliver(t, slow, &cloudtaskspb.RetryConfig{MaxAttempts: 1}, post(""))
-		if got, want := time.Since(start), 10*time.Minute; got != want {
-			t.Fatalf("got idle after %v, want the default deadline of %v", got, want)
-		}
-	})
-}
-
-func TestExtraSendsIdenticalDeliveries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var seen seen
-		var mu sync.Mutex
-		var headers []http.Header
-		w := worker(func(r *http.Request) (*http.Response, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			headers = append(headers, r.Header)
-			return answer([]int{500, 500, 200, 200, 404}[len(headers)-1]), nil
-		})
+		codes := []int{500, 500, 200, 200, 404}
+		w := &recording{}
+		w.next = func(*http.Request) (*http.Response, error) { return answer(codes[len(w.values(""))-1]), nil }
 		extra := func(*cloudtaskspb.Task) []time.Duration {
 			return []time.Duration{time.Second, 2 * time.Second, time.Minute}
 		}
-		c := openQueue(t, cloudtasks.Options{Transport: w, Observe: seen.observe, Extra: extra},
-			&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: seconds(10)}})
+		retry := retrying(&cloudtaskspb.RetryConfig{MinBackoff: seconds(10)})
+		c := openQueue(t, cloudtasks.Options{Transport: w, Extra: extra}, retry)
 		start := time.Now()
 		c.create(post("twice"))
 		c.idle()
 		var got []string
-		all := seen.deliveries()
+		all := c.deliveries()
 		for i := range all {
 			d := &all[i]
 			got = append(got, fmt.Sprint(d.Started.Sub(start).Seconds(), d.Attempt, d.Duplicate, d.Status))
@@ -99,50 +78,42 @@ func TestExtraSendsIdenticalDeliveries(t *testing.T) {
 		want := []string{"0 0 false 500", "1 0 true 500", "2 0 true 200", "10 1 false 200", "60 0 true 404"}
 		equal(t, "deliveries", want, got)
 		for _, i := range []int{1, 2, 4} {
-			equal(t, "a duplicate's headers differ", headers[0], headers[i])
+			equal(t, "a duplicate's headers differ", w.all[0], w.all[i])
 		}
 	})
 }
 
-func TestIdleWaitsForObserve(t *testing.T) {
+func TestIdle_Observe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var seen seen
-		slow := func(d cloudtasks.Delivery) {
+		var observed seen
+		late := func(d cloudtasks.Delivery) {
 			time.Sleep(time.Second)
-			seen.observe(d)
+			observed.observe(d)
 		}
-		c := openQueue(t, cloudtasks.Options{Transport: always(200), Observe: slow}, nil)
+		c := openQueue(t, cloudtasks.Options{Transport: always(200), Observe: late}, nil)
 		c.idle() // nothing is due yet
 		for range 50 {
 			c.create(post(""))
 		}
 		c.idle()
-		if got := len(seen.deliveries()); got != 50 {
-			t.Fatalf("got %d deliveries when idle, want 50", got)
-		}
+		equal(t, "deliveries when idle", 50, len(observed.deliveries()))
 	})
 }
 
-func TestAsManyAreInFlightAsTheConcurrencyLimitAllows(t *testing.T) {
+func TestMaxConcurrentDispatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var seen seen
-		lasting := worker(func(*http.Request) (*http.Response, error) {
-			time.Sleep(time.Second)
-			return answer(200), nil
-		})
-		c := openQueue(t, cloudtasks.Options{Transport: lasting, Observe: seen.observe},
-			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 3}})
+		c := openQueue(t, cloudtasks.Options{Transport: slow(time.Second, 200)}, atOnce(3))
 		start := time.Now()
 		for range 7 {
 			c.create(post(""))
 		}
 		c.idle()
-		equal(t, "starts", []float64{0, 0, 0, 1, 1, 1, 2}, seen.offsets(start))
+		equal(t, "starts", []float64{0, 0, 0, 1, 1, 1, 2}, c.offsets(start))
 	})
 }
 
-func TestAsDocumentedAQueueIsSlowAtFirstAndAfterErrors(t *testing.T) {
-	for _, c := range []struct {
+func TestThrottling(t *testing.T) {
+	for _, tc := range []struct {
 		how    cloudtasks.Throttling
 		status int
 		want   string // whether more than ten are dispatched in the first second, and how many in the third
@@ -152,60 +123,30 @@ func TestAsDocumentedAQueueIsSlowAtFirstAndAfterErrors(t *testing.T) {
 		{cloudtasks.AsDocumented, 503, "false 1"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			var seen seen
-			cloud := openQueue(t, cloudtasks.Options{Transport: always(c.status), Observe: seen.observe, Throttling: c.how},
-				&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: seconds(3600)}})
+			c := openQueue(t, cloudtasks.Options{Transport: always(tc.status), Throttling: tc.how},
+				retrying(&cloudtaskspb.RetryConfig{MinBackoff: seconds(3600)}))
 			start := time.Now()
 			for range 20 {
-				cloud.create(post(""))
+				c.create(post(""))
 			}
 			time.Sleep(2999 * time.Millisecond)
-			cloud.Close()
+			c.Close()
 			var got [3]int
-			for _, at := range seen.offsets(start) {
+			for _, at := range c.offsets(start) {
 				got[int(at)]++
 			}
-			if fmt.Sprint(got[0] > 10, " ", got[2]) != c.want {
-				t.Errorf("%v, answered %d: %v dispatches, want %s", c.how, c.status, got, c.want)
-			}
+			equal(t, fmt.Sprint(tc.how, tc.status), tc.want, fmt.Sprint(got[0] > 10, " ", got[2]))
 		})
 	}
 }
 
-func TestTasksDueTogetherGoInOrderOfCreation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var seen seen
-		c := openQueue(t, cloudtasks.Options{Transport: always(200), Observe: seen.observe},
-			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 1}})
-		want := []string{"e", "a", "d", "b", "c"}
-		due := time.Now().Add(time.Minute)
-		for _, id := range want {
-			c.create(at(id, due))
-		}
-		c.idle()
-		var got []string
-		all := seen.deliveries()
-		for i := range all {
-			got = append(got, all[i].Task)
-		}
-		equal(t, "order", want, got)
-	})
-}
-
-func TestCloseEndsTheDeliveriesInFlight(t *testing.T) {
-	var seen seen
+func TestClose(t *testing.T) {
 	begun := make(chan struct{}, 3)
-	blocked := worker(func(r *http.Request) (*http.Response, error) {
-		begun <- struct{}{}
-		<-r.Context().Done()
-		return nil, r.Context().Err()
-	})
-	c := openQueue(t, cloudtasks.Options{Transport: blocked, Observe: seen.observe}, nil)
-	for range 3 {
-		c.create(post(""))
-	}
+	w := worker(func(r *http.Request) (*http.Response, error) { begun <- struct{}{}; return blocked(r) })
+	c := openQueue(t, cloudtasks.Options{Transport: w}, nil)
 	c.create(at("", time.Now().Add(time.Hour)))
 	for range 3 {
+		c.create(post(""))
 		<-begun
 	}
 	ended, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -218,15 +159,125 @@ func TestCloseEndsTheDeliveriesInFlight(t *testing.T) {
 	c.Close()
 	c.Close()
 	if err := <-waiting; !errors.Is(err, cloudtasks.ErrClosed) {
-		t.Fatalf("got %v from Idle, want ErrClosed", err)
+		t.Errorf("got %v from Idle, want ErrClosed", err)
 	}
-	all := seen.deliveries()
-	if len(all) != 3 {
-		t.Fatalf("got %d deliveries, want the 3 in flight, reported before Close returned", len(all))
-	}
+	all := c.deliveries()
+	equal(t, "deliveries that are reported before Close returns", 3, len(all))
 	for i := range all {
 		if all[i].Status != 0 || !errors.Is(all[i].Err, context.Canceled) {
-			t.Fatalf("got %+v, want no answer, canceled", all[i])
+			t.Errorf("got %+v, want no answer, canceled", all[i])
 		}
+	}
+}
+
+func TestAnswer(t *testing.T) {
+	refused := errors.New("refused")
+	broken := &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(iotest.ErrReader(refused))}
+	type row struct {
+		name   string
+		w      worker
+		want   int // attempts, of two
+		status int
+		err    error
+	}
+	rows := []row{
+		{"none", func(*http.Request) (*http.Response, error) { return nil, refused }, 2, 0, refused},
+		{"broken", func(*http.Request) (*http.Response, error) { return broken, nil }, 2, 0, refused},
+	}
+	for code, want := range map[int]int{199: 2, 200: 1, 299: 1, 302: 2, 404: 2, 409: 2, 429: 2, 503: 2} {
+		rows = append(rows, row{fmt.Sprint(code), always(code), want, code, nil})
+	}
+	for _, r := range rows {
+		t.Run(r.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				all, _ := deliver(t, r.w, &cloudtaskspb.RetryConfig{MaxAttempts: 2}, post(""))
+				equal(t, "attempts", r.want, len(all))
+				if last := all[len(all)-1]; last.Status != r.status || !errors.Is(last.Err, r.err) {
+					t.Errorf("got %+v", last)
+				}
+			})
+		})
+	}
+}
+
+func TestRetry(t *testing.T) {
+	t.Run("the backoff doubles, then grows linearly, then stays", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			retry := &cloudtaskspb.RetryConfig{MinBackoff: seconds(10), MaxBackoff: seconds(300), MaxDoublings: 3}
+			_, starts := deliver(t, failing(9, 500), retry, post(""))
+			// The sums of 10, 20, 40, 80, 160, 240, 300, 300, 300.
+			equal(t, "starts", []float64{0, 10, 30, 70, 150, 310, 550, 850, 1150, 1450}, starts)
+		})
+	})
+	for attempts, want := range map[int32]int{1: 1, 3: 3, -1: 151} { // the 151st succeeds
+		t.Run(fmt.Sprintf("attempts: %d", attempts), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				retry := &cloudtaskspb.RetryConfig{MaxAttempts: attempts}
+				all, _ := deliver(t, failing(150, 500), retry, post("named"))
+				equal(t, "attempts", want, len(all))
+			})
+		})
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	date := func(d time.Duration) string { return time.Now().Add(d).UTC().Format(http.TimeFormat) }
+	for name, tc := range map[string]struct {
+		value func() string
+		want  float64
+	}{
+		"seconds":                 {func() string { return "90" }, 90},
+		"a date":                  {func() string { return date(2 * time.Minute) }, 120},
+		"sooner than the backoff": {func() string { return "3" }, 10},
+		"a past date":             {func() string { return date(-time.Hour) }, 10},
+		"malformed":               {func() string { return "soon" }, 10},
+		"negative":                {func() string { return "-5" }, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				header := tc.value()
+				w := worker(func(r *http.Request) (*http.Response, error) {
+					if r.Header.Get("X-CloudTasks-TaskRetryCount") == "1" {
+						return answer(200), nil
+					}
+					return answer(503, "Retry-After", header), nil
+				})
+				_, starts := deliver(t, w, &cloudtaskspb.RetryConfig{MinBackoff: seconds(10)}, post(""))
+				equal(t, "starts", []float64{0, tc.want}, starts)
+			})
+		})
+	}
+}
+
+// Tasks that failed together are retried apart.
+func TestSpread(t *testing.T) {
+	for header, from := range map[string]float64{"Retry-After": 30, "X-Other": 10} {
+		synctest.Test(t, func(t *testing.T) {
+			w := worker(func(r *http.Request) (*http.Response, error) {
+				if r.Header.Get("X-CloudTasks-TaskRetryCount") == "0" {
+					return answer(409, header, "30"), nil
+				}
+				return answer(200), nil
+			})
+			c := openQueue(t, cloudtasks.Options{Transport: w, Spread: 0.5},
+				retrying(&cloudtaskspb.RetryConfig{MinBackoff: seconds(10)}))
+			start := time.Now()
+			for range 100 {
+				c.create(post(""))
+			}
+			c.idle()
+			retries := c.offsets(start)[100:]
+			slices.Sort(retries)
+			first, last := retries[0]/from, retries[99]/from
+			if first < 1 || first > 1.1 {
+				t.Errorf("%s: the first after %v times the backoff", header, first)
+			}
+			if last < 1.4 || last > 1.5 {
+				t.Errorf("%s: the last after %v times the backoff", header, last)
+			}
+			if n := len(slices.Compact(retries)); n < 90 {
+				t.Errorf("%s: only %d times", header, n)
+			}
+		})
 	}
 }

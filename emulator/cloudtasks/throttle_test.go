@@ -43,7 +43,7 @@ func between(t *testing.T, what string, got, least, most int) {
 	}
 }
 
-func TestAThrottledQueueRecoversWithItsSuccesses(t *testing.T) {
+func TestThrottle_Recovery(t *testing.T) {
 	q := newBusyQueue()
 	q.flood(4*time.Minute, 503)
 	between(t, "in the last minute of an outage", q.flood(time.Minute, 503), 60, 60)
@@ -56,11 +56,11 @@ func TestAThrottledQueueRecoversWithItsSuccesses(t *testing.T) {
 	between(t, "a second at last", q.flood(10*time.Second, 200)/10, 499, 501)
 }
 
-func TestANewQueueDispatchesFivePerSecondUntilTheFirstSuccess(t *testing.T) {
+func TestThrottle_New(t *testing.T) {
 	between(t, "in two minutes", newBusyQueue().flood(2*time.Minute, -1), 5+5*120-1, 5+5*120)
 }
 
-func TestAnIdleQueueRampsAgain(t *testing.T) {
+func TestThrottle_Idle(t *testing.T) {
 	for pause, want := range map[time.Duration][2]int{time.Minute: {28, 32}, time.Hour: {5, 6}} {
 		q := newBusyQueue()
 		for range 500 {
@@ -76,7 +76,7 @@ func TestAnIdleQueueRampsAgain(t *testing.T) {
 
 // A queue below its rate has not shown that it can go faster. Overload lowers the
 // rate of such a queue too, and that lasts.
-func TestAQueueWithFewTasksRampsWhenItIsFlooded(t *testing.T) {
+func TestThrottle_Flood(t *testing.T) {
 	for _, c := range []struct{ tasks, status, want int }{{400, 200, 5}, {10, 503, 1}} {
 		q := newBusyQueue()
 		for range c.tasks {
@@ -89,7 +89,7 @@ func TestAQueueWithFewTasksRampsWhenItIsFlooded(t *testing.T) {
 	}
 }
 
-func TestTheAnswersOfASecondChangeTheRateOnce(t *testing.T) {
+func TestThrottle_Answers(t *testing.T) {
 	for _, c := range []struct {
 		seconds int
 		answers map[int]int // of each status, in each second

@@ -119,7 +119,8 @@ func (owner) RequireTransportSecurity() bool { return false }
 
 func dialHost(t testing.TB, host string) *grpc.ClientConn {
 	t.Helper()
-	conn := must(grpc.NewClient(host, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(owner{})))(t)
+	insecurely := grpc.WithTransportCredentials(insecure.NewCredentials())
+	conn := must(grpc.NewClient(host, insecurely, grpc.WithPerRPCCredentials(owner{})))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -180,12 +181,23 @@ func (r *rig) read(txn []byte, refs ...*client.DocumentRef) ([]*firestorepb.Batc
 	return r.batchGet(request)
 }
 
-func (r *rig) batchGet(request *firestorepb.BatchGetDocumentsRequest) ([]*firestorepb.BatchGetDocumentsResponse, error) {
+func (r *rig) batchGet(
+	request *firestorepb.BatchGetDocumentsRequest,
+) ([]*firestorepb.BatchGetDocumentsResponse, error) {
 	stream, err := r.raw.BatchGetDocuments(r.ctx, request)
 	if err != nil {
 		return nil, err
 	}
 	return drain(stream.Recv)
+}
+
+// readName reads the document of a name, or only fields of it.
+func (r *rig) readName(name string, paths ...string) ([]*firestorepb.BatchGetDocumentsResponse, error) {
+	request := &firestorepb.BatchGetDocumentsRequest{Database: r.database, Documents: []string{name}}
+	if len(paths) > 0 {
+		request.Mask = &firestorepb.DocumentMask{FieldPaths: paths}
+	}
+	return r.batchGet(request)
 }
 
 func drain[T any](recv func() (T, error)) ([]T, error) {
@@ -234,10 +246,11 @@ func mapValue(f fields) *value {
 	return &value{ValueType: &firestorepb.Value_MapValue{MapValue: &firestorepb.MapValue{Fields: f}}}
 }
 
-func wantCode(t *testing.T, err error, want codes.Code) {
+// wantCode checks the code of an error of what.
+func wantCode(t *testing.T, err error, want codes.Code, what ...any) {
 	t.Helper()
 	if got := status.Code(err); got != want {
-		t.Errorf("code %v, want %v (%v)", got, want, err)
+		t.Errorf("%.100v code %v, want %v (%v)", what, got, want, err)
 	}
 }
 

@@ -206,7 +206,8 @@ var raceCases = []conformanceCase{
 					return
 				}
 				read.Wait()
-				_, err = ref.Update(r.ctx, []client.Update{{Path: "owner", Value: i}}, client.LastUpdateTime(snap.UpdateTime))
+				mine := []client.Update{{Path: "owner", Value: i}}
+				_, err = ref.Update(r.ctx, mine, client.LastUpdateTime(snap.UpdateTime))
 				switch status.Code(err) {
 				case codes.OK:
 					won.Add(1)

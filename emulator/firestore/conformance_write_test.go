@@ -9,6 +9,7 @@ import (
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/testing/protocmp"
 )
 
 func wantData(t *testing.T, snap *client.DocumentSnapshot, want object) {
@@ -59,8 +60,10 @@ var readCases = []conformanceCase{
 	{"BatchGetAnswersEveryDocumentOnce", func(t *testing.T, r *rig) {
 		found, missing := r.doc(object{"n": 1}), r.doc(nil)
 		snaps := must(r.client.GetAll(r.ctx, []*client.DocumentRef{missing, found, missing}))(t)
-		if snaps[0].Exists() || !snaps[1].Exists() || snaps[2].Exists() {
-			t.Errorf("existence %v %v %v", snaps[0].Exists(), snaps[1].Exists(), snaps[2].Exists())
+		for i, want := range []bool{false, true, false} {
+			if got := snaps[i].Exists(); got != want {
+				t.Errorf("%d exists: %v, want %v", i, got, want)
+			}
 		}
 		answers := must(r.read(nil, found, found))(t)
 		if len(answers) != 1 {
@@ -69,13 +72,10 @@ var readCases = []conformanceCase{
 	}},
 	{"MaskLimitsWhatIsRead", func(t *testing.T, r *rig) {
 		ref := r.doc(object{"a": 1, "b": object{"c": 2, "d": 3}})
-		answers := must(r.batchGet(&firestorepb.BatchGetDocumentsRequest{
-			Database: r.database, Documents: []string{ref.Path}, Mask: &firestorepb.DocumentMask{FieldPaths: []string{"b.c", "zz"}},
-		}))(t)
-		got := answers[0].GetFound().GetFields()
-		inner := got["b"].GetMapValue().GetFields()
-		if len(got) != 1 || len(inner) != 1 || inner["c"].GetIntegerValue() != 2 {
-			t.Errorf("fields %v, want b.c alone", got)
+		got := must(r.readName(ref.Path, "b.c", "zz"))(t)[0].GetFound().GetFields()
+		want := fields{"b": mapValue(fields{"c": integerValue(2)})}
+		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+			t.Errorf("fields (-want +got):\n%s", diff)
 		}
 	}},
 }
@@ -174,10 +174,8 @@ var writeCases = []conformanceCase{
 	{"MalformedPathsAreInvalid", func(t *testing.T, r *rig) {
 		ref := r.doc(object{"n": 1})
 		for _, path := range []string{"", "a..b", "__x__", "`a", "`a\\"} {
-			_, err := r.batchGet(&firestorepb.BatchGetDocumentsRequest{
-				Database: r.database, Documents: []string{ref.Path}, Mask: &firestorepb.DocumentMask{FieldPaths: []string{path}},
-			})
-			wantCode(t, err, codes.InvalidArgument)
+			_, err := r.readName(ref.Path, path)
+			wantCode(t, err, codes.InvalidArgument, path)
 		}
 		for _, v := range []any{client.Delete, client.Increment(1)} {
 			_, err := ref.Update(r.ctx, []client.Update{{Path: "__x__", Value: v}})

@@ -83,8 +83,8 @@ func (c *chooser) call() call {
 
 func (c *chooser) path() string {
 	return pick(c, []string{"a", "b", "c", "tags", "m.x", "n", "__name__"}, []string{
-		"", "a..b", "__x__", ".", "`a", "`o.p`", "`a`b", "a.__x__", "__name__.a", "`__name__`", "1a", "a-b", "é", "a b",
-		"m", "*", "m.`x`", strings.Repeat("f", 1499), strings.Repeat("f", 1500),
+		"", "a..b", "__x__", ".", "`a", "`o.p`", "`a`b", "a.__x__", "__name__.a", "`__name__`", "1a", "a-b", "é",
+		"a b", "m", "*", "m.`x`", strings.Repeat("f", 1499), strings.Repeat("f", 1500),
 	})
 }
 
@@ -375,7 +375,9 @@ func (c *chooser) transform() *fieldTransform {
 		by := pick(c, []*value{integerValue(1), doubleValue(0.5)}, []*value{c.value(0), integerValue(math.MaxInt64)})
 		t.TransformType = &firestorepb.DocumentTransform_FieldTransform_Increment{Increment: by}
 	case 2:
-		t.TransformType = &firestorepb.DocumentTransform_FieldTransform_AppendMissingElements{AppendMissingElements: array}
+		t.TransformType = &firestorepb.DocumentTransform_FieldTransform_AppendMissingElements{
+			AppendMissingElements: array,
+		}
 	case 3:
 		t.TransformType = &firestorepb.DocumentTransform_FieldTransform_RemoveAllFromArray{RemoveAllFromArray: array}
 	case 4:
@@ -402,7 +404,8 @@ func (c *chooser) commitCall(writes ...*firestorepb.Write) call {
 func (c *chooser) otherCall() call {
 	switch c.IntN(4) {
 	case 0:
-		q := &firestorepb.RollbackRequest{Database: c.database(), Transaction: []byte(pick(c, []string{"none"}, []string{""}))}
+		transaction := []byte(pick(c, []string{"none"}, []string{""}))
+		q := &firestorepb.RollbackRequest{Database: c.database(), Transaction: transaction}
 		return call{q, func(r *rig) outcome { _, err := r.raw.Rollback(r.ctx, q); return outcome{"", err} }}
 	case 1:
 		q := &firestorepb.BeginTransactionRequest{Database: c.database()}

@@ -223,7 +223,7 @@ func (r *rig) sendCommit(request *firestorepb.CommitRequest, shift []int64) outc
 	for i, w := range request.Writes {
 		if condition, dated := w.GetCurrentDocument().GetConditionType().(*firestorepb.Precondition_UpdateTime); dated {
 			name := w.GetUpdate().GetName() + w.GetDelete()
-			answers, _ := r.batchGet(&firestorepb.BatchGetDocumentsRequest{Database: r.database, Documents: []string{name}})
+			answers, _ := r.readName(name)
 			if len(answers) > 0 && answers[0].GetFound() != nil {
 				condition.UpdateTime = proto.CloneOf(answers[0].GetFound().UpdateTime)
 				condition.UpdateTime.Seconds += shift[i]

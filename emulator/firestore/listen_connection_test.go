@@ -93,7 +93,7 @@ func brokenConnection(t *testing.T, dial func(context.Context) (net.Conn, error)
 	w.wantNext("d=4 b=5 e=6: +e@2")
 }
 
-func TestListenerSurvivesABrokenConnection(t *testing.T) {
+func TestListen_BrokenConnection(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			brokenConnection(t, servePipe(t, firestore.NewServer(firestore.Options{})))
@@ -107,7 +107,7 @@ func TestListenerSurvivesABrokenConnection(t *testing.T) {
 	})
 }
 
-func TestCloseEndsListenersAndCallsAndLeavesNothingRunning(t *testing.T) {
+func TestClose(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	server := firestore.NewServer(firestore.Options{})

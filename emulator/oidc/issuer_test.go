@@ -2,6 +2,7 @@ package oidc_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -22,7 +23,9 @@ func verify(t *testing.T, i *oidc.Issuer, token string) (keys int, claims map[st
 	t.Helper()
 	w := httptest.NewRecorder()
 	i.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/certs", http.NoBody))
-	want := http.Header{"Cache-Control": {"public, max-age=3600, must-revalidate"}, "Content-Type": {"application/json; charset=UTF-8"}}
+	want := http.Header{
+		"Cache-Control": {"public, max-age=3600, must-revalidate"}, "Content-Type": {"application/json; charset=UTF-8"},
+	}
 	if diff := cmp.Diff(want, w.Header()); diff != "" || w.Code != http.StatusOK {
 		t.Errorf("got %d, headers (-want +got):\n%s", w.Code, diff)
 	}
@@ -32,8 +35,9 @@ func verify(t *testing.T, i *oidc.Issuer, token string) (keys int, claims map[st
 		t.Fatal(err)
 	}
 	for i := range page.Keys {
-		if k := &page.Keys[i]; !k.IsPublic() || k.Algorithm != "RS256" || k.Use != "sig" {
-			t.Errorf("got %+v, want a public key of RS256 for signatures", k)
+		k := &page.Keys[i]
+		if got := fmt.Sprintf("%v %s %s", k.IsPublic(), k.Algorithm, k.Use); got != "true RS256 sig" {
+			t.Errorf("got %s, want a public key of RS256 for signatures", got)
 		}
 	}
 
@@ -47,7 +51,7 @@ func verify(t *testing.T, i *oidc.Issuer, token string) (keys int, claims map[st
 	return len(page.Keys), claims
 }
 
-func TestATokenHasTheClaimsOfGoogles(t *testing.T) {
+func TestIssuer_Token(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := oidc.NewIssuer()
 		token, err := i.Token("a@p.iam.gserviceaccount.com", "https://worker.test")
@@ -57,8 +61,11 @@ func TestATokenHasTheClaimsOfGoogles(t *testing.T) {
 
 		keys, got := verify(t, i, token)
 		sub, _ := got["sub"].(string)
-		if keys != 1 || len(sub) != 21 || strings.Trim(sub, "0123456789") != "" {
-			t.Errorf("got %d keys and the sub %q, want 1 and 21 digits", keys, sub)
+		if keys != 1 {
+			t.Errorf("got %d keys, want 1", keys)
+		}
+		if len(sub) != 21 || strings.Trim(sub, "0123456789") != "" {
+			t.Errorf("got the sub %q, want 21 digits", sub)
 		}
 		now := float64(time.Now().Unix())
 		want := map[string]any{
@@ -71,7 +78,7 @@ func TestATokenHasTheClaimsOfGoogles(t *testing.T) {
 	})
 }
 
-func TestAKeyIsServedForOneRotation(t *testing.T) {
+func TestIssuer_Rotate(t *testing.T) {
 	i := oidc.NewIssuer()
 	if _, err := i.Sign(map[string]any{"a": func() {}}); err == nil {
 		t.Error("a claim without JSON is no error")
@@ -84,7 +91,7 @@ func TestAKeyIsServedForOneRotation(t *testing.T) {
 	for n, want := range []bool{true, false} {
 		i.Rotate()
 		if keys, claims := verify(t, i, token); keys != 2 || (claims != nil) != want {
-			t.Errorf("after rotation %d: got %d keys, the old one there %v, want 2 and %v", n+1, keys, claims != nil, want)
+			t.Errorf("after rotation %d: %d keys, the old one there %v, want 2 and %v", n+1, keys, claims != nil, want)
 		}
 	}
 }

@@ -18,17 +18,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // newServer serves one method, test.Wait/Wait, by handler.
 func newServer(handler func(context.Context)) *wire.Server {
+	wait := func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		if err := decode(&emptypb.Empty{}); err != nil {
+			return nil, err
+		}
+		handler(ctx)
+		return &emptypb.Empty{}, nil
+	}
+	methods := []grpc.MethodDesc{{MethodName: "Wait", Handler: wait}}
 	return wire.NewServer(1<<20, func(r grpc.ServiceRegistrar) {
-		r.RegisterService(&grpc.ServiceDesc{
-			ServiceName: "test.Wait", HandlerType: (*any)(nil),
-			Methods: []grpc.MethodDesc{{MethodName: "Wait", Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-				if err := decode(&emptypb.Empty{}); err != nil {
-					return nil, err
-				}
-				handler(ctx)
-				return &emptypb.Empty{}, nil
-			}}},
-		}, struct{}{})
+		service := &grpc.ServiceDesc{ServiceName: "test.Wait", HandlerType: (*any)(nil), Methods: methods}
+		r.RegisterService(service, struct{}{})
 	})
 }
 
@@ -36,7 +36,7 @@ func call(conn *grpc.ClientConn) error {
 	return conn.Invoke(context.Background(), "/test.Wait/Wait", &emptypb.Empty{}, &emptypb.Empty{})
 }
 
-func TestCloseEndsCallsAndWaitsForTheirHandlers(t *testing.T) {
+func TestServer_Close(t *testing.T) {
 	entered := make(chan struct{})
 	var left atomic.Bool
 	s := newServer(func(ctx context.Context) {
@@ -63,7 +63,7 @@ func TestCloseEndsCallsAndWaitsForTheirHandlers(t *testing.T) {
 	s.Close()
 }
 
-func TestServeReportsAListenerThatFailsButNotTheClose(t *testing.T) {
+func TestServer_Serve(t *testing.T) {
 	s := newServer(func(context.Context) {})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
