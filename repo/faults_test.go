@@ -105,7 +105,7 @@ func TestAnalysisLock(t *testing.T) {
 				run(fmt.Sprint(code, "/carried out"), lost(code), false)
 				refused := code == codes.InvalidArgument && !exclusive && verb != "acquire"
 				if op.again && refused {
-					continue // the lock is released, or renewed, without the message, <<<<<<< /tmp/tmpixfurj15TestReports_Refused=======or>>>>>>> /tmp/tmp9ksiisvl the checkpoint
+					continue // the lock is released, or renewed, without the message, or the checkpoint
 				}
 				run(fmt.Sprint(code, "/dropped"), dropped(code), refused)
 			}
