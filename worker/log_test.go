@@ -101,17 +101,17 @@ func (g gauges) trace() string {
 // The line has the reason, and no text of the input or of the analyzer.
 func TestLog_Secrets(t *testing.T) {
 	const secret = "s3cret"
-	check := func(attempts int, analyze orchestrator.AnalyzerFunc, want string, also ...string) {
+	check := func(name string, attempts int, analyze orchestrator.AnalyzerFunc, want string, also ...string) {
 		t.Helper()
-		Subtest(t, want, func(t *testing.T) {
+		Subtest(t, name, func(t *testing.T) {
 			b := emulatortest.Embedded(t)
 			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": secret, "attempts": attempts})
 			w := start(t, b, analyze)
 			w.runner.RunTimeout = 10 * time.Second
 			w.deliver(t, "x")
 			var got []string
-			for _, name := range []string{"level", "outcome", "code", "reason"} {
-				if value, ok := w.entry(t, "delivery")[name].(string); ok {
+			for _, field := range []string{"level", "outcome", "code", "reason"} {
+				if value, ok := w.entry(t, "delivery")[field].(string); ok {
 					got = append(got, value)
 				}
 			}
@@ -127,26 +127,28 @@ func TestLog_Secrets(t *testing.T) {
 		})
 	}
 
-	long := strings.Repeat("e", 100) // a code has 64 bytes
+	const returned = "the analyzer returned a *"
 	quota := &orchestrator.FailureError{Code: "no_quota", Reason: "exit status 1", Message: secret}
-	untyped := &orchestrator.FailureError{Code: "\xff", Message: secret}
-	check(0, failing(quota), "WARN | retry | no_quota | exit status 1")
-	check(2, failing(quota), "WARN | failed | attempts_exhausted | exit status 1")
-	check(0, failing(untyped), "WARN | retry | analyzer_failed | the analyzer returned a *orchestrator.FailureError")
-	plain := errors.New(secret)
-	check(0, failing(plain), "WARN | retry | analyzer_failed | the analyzer returned a *errors.errorString")
+	check("a failure", 0, failing(quota), "WARN | retry | no_quota | exit status 1")
+	check("the last failure", 2, failing(quota), "WARN | failed | attempts_exhausted | exit status 1")
+	check("a failure of no type", 0, failing(errors.New(secret)),
+		"WARN | retry | analyzer_failed | "+returned+"errors.errorString")
+	check("a failure without a reason", 0, failing(&orchestrator.FailureError{Code: "\xff", Message: secret}),
+		"WARN | retry | analyzer_failed | "+returned+"orchestrator.FailureError")
+	long := strings.Repeat("e", 100) // a code has 64 bytes
 	for code, short := range map[string]string{
 		"invalid_input": "invalid_input", "": "analyzer_rejected", "no\xff_page" + long: "no_page" + long[:56],
 	} {
-		check(0, failing(&orchestrator.PermanentError{Code: code, Message: secret}), "WARN | failed | "+short)
+		rejected := &orchestrator.PermanentError{Code: code, Message: secret}
+		check("a permanent error: "+short, 0, failing(rejected), "WARN | failed | "+short)
 	}
-	check(0, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+	check("after the deadline", 0, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
 		<-ctx.Done()
 		return nil, &orchestrator.FailureError{Reason: "the model is away", Message: secret, Err: ctx.Err()}
 	}, "WARN | retry | run_timeout | the model is away")
-	check(0, doing(func() { panic(secret) }),
-		"WARN | retry | analyzer_panicked | the analyzer returned a *orchestrator.PanicError", "the analyzer panicked")
-	check(0, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+	check("a panic", 0, doing(func() { panic(secret) }),
+		"WARN | retry | analyzer_panicked | "+returned+"orchestrator.PanicError", "the analyzer panicked")
+	check("doubtful output", 0, func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 		job.Reporter.(orchestrator.Warner).Warn("like JSON") //nolint:forcetypeassert // the worker's is
 		return secret, nil
 	}, "INFO | ready", "the analyzer's output is doubtful")
@@ -341,10 +343,7 @@ func TestLog_Steps(t *testing.T) {
 // A recovery reports the age of the oldest unfinished analysis.
 func TestLog_Oldest(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		q := StartQueue(t)
-		w := startOn(t, b, q.Queue, succeed)
-		empty := delivery.TaskNames{Kind: "empty", Path: "/empty"}
-		w.handle(&delivery.Runner{Names: empty, Orphans: overdue(0), Queue: q, Oldest: oldest(nil)}, nil)
+		w := startOn(t, b, StartQueue(t).Queue, succeed)
 		check := func(age any, gauge string) {
 			t.Helper()
 			line := map[string]any{"level": "INFO", "outcome": "recovered", "oldest_ms": age}
@@ -359,17 +358,14 @@ func TestLog_Oldest(t *testing.T) {
 		b.Put(t, "y", map[string]any{"status": "QUEUED", "createdAt": time.Now()})
 		check(3_660_000.0, ":3660")
 
-		w.runner.Oldest = oldest(lease.ErrRefused) // the index is missing
+		w.runner.Oldest = func(context.Context) (d analysislock.Analysis, found bool, err error) {
+			return d, false, lease.ErrRefused // the index is missing
+		}
 		held(t, b, "orphan", -time.Hour)
 		w.line(t, "/internal/tasks/recover", "", logged("outcome=recovered, booked=1, oldest_ms="))
 		unknown := reply{Body: w.entry(t, "the age of the oldest unfinished analysis is unknown")}
 		unknown.check(t, 0, logged("level=WARN"))
 	})
-}
-
-// oldest finds no analysis, or fails with err.
-func oldest(err error) func(context.Context) (analysislock.Analysis, bool, error) {
-	return func(context.Context) (analysislock.Analysis, bool, error) { return analysislock.Analysis{}, false, err }
 }
 
 // The time to the start is that of the first acquisition, and the time to READY that of the last.

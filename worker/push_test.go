@@ -52,9 +52,7 @@ func TestWork_PubSub(t *testing.T) {
 		}
 		check := func(body string, code int, want string, rejected int) {
 			t.Helper()
-			if got, answer := post(t, work.PubSub(), "/", body); got != code || !strings.Contains(answer, want) {
-				t.Errorf("%.100s: %d %s, want %d %s", body, got, answer, code, want)
-			}
+			checkPost(t, work.PubSub(), "/", body, code, want)
 			if n := strings.Count(log.String(), "level=ERROR msg=rejected"); n != rejected {
 				t.Errorf("%.100s: %d lines of rejections, want %d: %s", body, n, rejected, log)
 			}
@@ -123,10 +121,7 @@ func TestWork_WithoutRun(t *testing.T) {
 		messages := booking.PubSub()
 		check := func(h http.Handler, body, want string, code, tasks int) {
 			t.Helper()
-			got, answer := post(t, h, "/", body)
-			if got != code || !strings.Contains(answer, want) {
-				t.Errorf("%s: %d %s; want %d %s", body, got, answer, code, want)
-			}
+			checkPost(t, h, "/", body, code, want)
 			if len(q.Tasks()) != tasks {
 				t.Errorf("%s: tasks %v, want %d", body, q.Tasks(), tasks)
 			}
@@ -173,12 +168,8 @@ func TestGuard_Routes(t *testing.T) {
 		if _, err := unchecked.Routes(); err == nil {
 			t.Error("a guard without an Authenticator has routes")
 		}
-		messages := unchecked.MustRegister(jobs(nil)).PubSub()
-		for name, h := range map[string]http.Handler{"recovery": unchecked.Recovery(), "messages": messages} {
-			if code, answer := post(t, h, "/", ""); code != http.StatusUnauthorized {
-				t.Errorf("%s without an Authenticator: %d %s", name, code, answer)
-			}
-		}
+		checkPost(t, unchecked.Recovery(), "/", "", http.StatusUnauthorized, "")
+		checkPost(t, unchecked.MustRegister(jobs(nil)).PubSub(), "/", "", http.StatusUnauthorized, "")
 
 		work := g.MustRegister(jobs(nil))
 		for _, wrong := range []*worker.Work{nil, work, open(t, b, nil).MustRegister(jobs(succeed))} {
@@ -187,9 +178,7 @@ func TestGuard_Routes(t *testing.T) {
 			}
 		}
 		for _, h := range []http.Handler{work.Handler(), work.PubSub(), work.Eventarc()} {
-			if code, answer := post(t, h, "/", `{"job_id":"x"}`); code != http.StatusInternalServerError {
-				t.Errorf("a kind without Run: %d %s", code, answer)
-			}
+			checkPost(t, h, "/", `{"job_id":"x"}`, http.StatusInternalServerError, "")
 		}
 		wrong := jobs(succeed)
 		wrong.Collection = "a/b"

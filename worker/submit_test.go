@@ -111,7 +111,10 @@ func TestGuard_Recovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
 		g, log := openLogged(t, b, q.Use)
-		k := jobs(succeed)
+		k := jobs(func(context.Context, worker.Job) (any, error) {
+			time.Sleep(time.Second) // recovery measures the age of the oldest meanwhile
+			return "done", nil
+		})
 		k.RunTimeout = 2 * time.Minute
 		jobs, third := g.MustRegister(k), g.MustRegister(worker.Kind{Name: "third", Collection: "thirds", Run: succeed})
 		h, err := g.Routes(jobs, third)
@@ -125,10 +128,7 @@ func TestGuard_Recovery(t *testing.T) {
 		set(t, collection(t, b, "jobs").Doc("x"), orphan)
 		set(t, collection(t, b, "thirds").Doc("x"), map[string]any{"status": "QUEUED", "updatedAt": past})
 
-		_, answer := post(t, h, "/internal/tasks/recover", "")
-		if want := `{"found":2,"booked":2,"waiting":0,"more":false}`; strings.TrimSpace(answer) != want {
-			t.Errorf("recovery: %s, want %s", answer, want)
-		}
+		checkPost(t, h, "/internal/tasks/recover", "", 200, `{"found":2,"booked":2,"waiting":0,"more":false}`)
 		if !slices.Contains(strings.Fields(log.String()), "oldest_ms=86400000") {
 			t.Errorf("the oldest of all kinds is a day old: %s", log)
 		}
@@ -253,15 +253,11 @@ func TestWork_Trace(t *testing.T) {
 		}
 		parent := trace.SpanContextConfig{TraceID: id, SpanID: trace.SpanID{1}, TraceFlags: trace.FlagsSampled}
 		ctx := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(parent))
-		docs := collection(t, b, "analyses")
 		if _, err := work.Submit(ctx, "submitted", 1); err != nil {
 			t.Fatal(err)
 		}
-		set(t, docs.Doc("created"), map[string]any{"status": "QUEUED"})
-		if err := work.Book(ctx, "created"); err != nil {
-			t.Fatal(err)
-		}
-		set(t, docs.Doc("orphan"), map[string]any{"status": "QUEUED", "updatedAt": "1999-12-31T00:00:00.000Z"})
+		orphan := map[string]any{"status": "QUEUED", "updatedAt": "1999-12-31T00:00:00.000Z"}
+		set(t, collection(t, b, "analyses").Doc("orphan"), orphan)
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/internal/tasks/recover", http.NoBody)
 		r.Header.Set("traceparent", "00-"+recovery+"-b7ad6b7169203331-01")
 		h.ServeHTTP(httptest.NewRecorder(), r)
@@ -269,10 +265,8 @@ func TestWork_Trace(t *testing.T) {
 
 		mu.Lock()
 		defer mu.Unlock()
-		for _, id := range []string{"submitted", "created"} {
-			if want := []string{submission, submission}; !slices.Equal(traces[id], want) {
-				t.Errorf("%s: the runs are in the traces %q, want %q", id, traces[id], want)
-			}
+		if want := []string{submission, submission}; !slices.Equal(traces["submitted"], want) {
+			t.Errorf("submitted: the runs are in the traces %q, want %q", traces["submitted"], want)
 		}
 		// One call of recovery books thousands: their runs are not in its trace, but each in one of its own.
 		own := traces["orphan"]

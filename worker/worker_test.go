@@ -144,6 +144,14 @@ func post(t *testing.T, h http.Handler, path, body string) (code int, answer str
 	return rec.Code, rec.Body.String()
 }
 
+// checkPost posts a body to h, and compares the code of the answer and a part of it.
+func checkPost(t *testing.T, h http.Handler, path, body string, code int, want string) {
+	t.Helper()
+	if got, answer := post(t, h, path, body); got != code || !strings.Contains(answer, want) {
+		t.Errorf("%s %.100s: %d %s, want %d %s", path, body, got, answer, code, want)
+	}
+}
+
 func get(t *testing.T, h http.Handler, path string) (code int) {
 	t.Helper()
 	rec := httptest.NewRecorder()
@@ -162,7 +170,8 @@ func TestGuard_Health(t *testing.T) {
 			w.Up.Store(true)
 			ctx, end := context.WithCancel(t.Context())
 			g, err := worker.Open(ctx, worker.Options{
-				Project: b.Project, Auth: refuse{}, Log: slog.New(slog.DiscardHandler), FirestoreOptions: w.Client(t, b),
+				Project: b.Project, Auth: refuse{}, FirestoreOptions: w.Client(t, b),
+				Log: slog.New(slog.DiscardHandler),
 			})
 			end() // as by a signal: only Shutdown ends the Guard
 			if err != nil {
