@@ -43,6 +43,13 @@ type CloudQueue struct {
 	deliveries []cloudtasks.Delivery
 }
 
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // StartQueue makes a queue that retries as the shipped one does.
 func StartQueue(t testing.TB) *CloudQueue {
 	t.Helper()
@@ -61,15 +68,9 @@ func startLimited(t testing.TB, how cloudtasks.Throttling, atOnce int32) *CloudQ
 	}
 	q.Server = cloudtasks.NewServer(cloudtasks.Options{Transport: q, Throttling: how, Observe: observe})
 	t.Cleanup(q.Server.Close)
-	var err error
-	if q.Conn, err = q.Dial(grpc.WithChainUnaryInterceptor(q.intercept)); err != nil {
-		t.Fatal(err)
-	}
+	q.Conn = must(q.Dial(grpc.WithChainUnaryInterceptor(q.intercept)))
 	t.Cleanup(func() { _ = q.Conn.Close() })
-	client, err := apiv2.NewClient(t.Context(), option.WithGRPCConn(q.Conn))
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must(apiv2.NewClient(t.Context(), option.WithGRPCConn(q.Conn)))
 	shipped := &cloudtaskspb.Queue{
 		Name: queuePath, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: atOnce},
 		RetryConfig: &cloudtaskspb.RetryConfig{
@@ -78,13 +79,9 @@ func startLimited(t testing.TB, how cloudtasks.Throttling, atOnce int32) *CloudQ
 		},
 	}
 	create := &cloudtaskspb.CreateQueueRequest{Parent: "projects/p/locations/l", Queue: shipped}
-	if _, err = client.CreateQueue(t.Context(), create); err != nil {
-		t.Fatal(err)
-	}
+	must(client.CreateQueue(t.Context(), create))
 	cfg := taskqueue.Config{Name: queuePath, TargetURL: "https://worker.example"}
-	if q.Queue, err = taskqueue.Open(t.Context(), cfg, option.WithGRPCConn(q.Conn)); err != nil {
-		t.Fatal(err)
-	}
+	q.Queue = must(taskqueue.Open(t.Context(), cfg, option.WithGRPCConn(q.Conn)))
 	return q
 }
 
@@ -100,10 +97,7 @@ func (q *CloudQueue) Use(o *Options) {
 // Share makes one of several Guards book in q, each on a connection that its Shutdown closes.
 func (q *CloudQueue) Share(o *Options) {
 	q.Use(o)
-	conn, err := q.Dial(grpc.WithChainUnaryInterceptor(q.intercept))
-	if err != nil {
-		panic(err)
-	}
+	conn := must(q.Dial(grpc.WithChainUnaryInterceptor(q.intercept)))
 	o.QueueOptions = []option.ClientOption{option.WithGRPCConn(conn)}
 }
 

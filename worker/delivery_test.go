@@ -204,11 +204,7 @@ type (
 func (m *memory) locks(t testing.TB, input inputReader) *analysislock.Locks {
 	t.Helper()
 	m.Put("x", analysislock.Analysis{ID: "x", Status: analysislock.Queued})
-	l, err := analysislock.New(m, lease.Policy{}, 0, input)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
+	return must(analysislock.New(m, lease.Policy{}, 0, input))
 }
 
 func TestDelivery_InputUnavailable(t *testing.T) {

@@ -57,11 +57,7 @@ func (c *charging) analyze(t *testing.T) func(context.Context, worker.Job) (any,
 	t.Helper()
 	server := httptest.NewServer(c)
 	t.Cleanup(server.Close)
-	analyzer, err := orchestrator.New(server.URL, orchestrator.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return analyzer.Analyze
+	return must(orchestrator.New(server.URL, orchestrator.Options{})).Analyze
 }
 
 // An attempt charges, and the endpoint is killed before its worker learns the end. No later attempt charges:

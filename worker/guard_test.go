@@ -27,10 +27,7 @@ func TestGuard_Options(t *testing.T) {
 		RetryMin: time.Minute, RetryMax: 90 * time.Second, MaxRunTime: time.Hour, MaxRuns: 1,
 	}
 	q.Use(&o)
-	g, err := Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := must(Open(t.Context(), o))
 	defer g.Shutdown(t.Context()) //nolint:errcheck // nothing runs
 	work := g.MustRegister(Kind{Run: succeed})
 

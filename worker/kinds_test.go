@@ -160,11 +160,7 @@ func TestFields_Final(t *testing.T) {
 		})
 		k.Fields.Final = strings.Fields("VOID ARCHIVED u v w x") // as many as there can be
 		work := g.MustRegister(k)
-		h, err := g.Routes(work)
-		if err != nil {
-			t.Fatal(err)
-		}
-
+		h := must(g.Routes(work))
 		archived := map[string]any{ // by a run that has crashed
 			"state": "ARCHIVED", "attempts": int64(1), "lockOwner": "them", "lockToken": int64(3),
 			"lockExpiresAt": past, "nextAttemptAt": past, "createdAt": past, "updatedAt": past,

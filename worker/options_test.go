@@ -117,10 +117,7 @@ func TestFromEnv_Changed(t *testing.T) {
 			func(o *worker.Options) { o.Queue = worker.Queue{} },
 			func(o *worker.Options) { o.Queue = worker.Queue{Name: someQueue.Name, TargetURL: "https://b.example"} },
 		} {
-			o, err := worker.FromEnv(lookup(env...))
-			if err != nil {
-				t.Fatal(err)
-			}
+			o := must(worker.FromEnv(lookup(env...)))
 			change(&o)
 			if _, err := worker.Filled(o); err != nil {
 				t.Errorf("%s, change %d: %v", name, i, err)
@@ -128,10 +125,7 @@ func TestFromEnv_Changed(t *testing.T) {
 		}
 	}
 
-	o, err := worker.FromEnv(lookup(queue...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := must(worker.FromEnv(lookup(queue...)))
 	o.Queue.TargetURL, o.Lock.TTL = "https://b.example/", time.Minute
 	if got := o.Filled(); got.Queue.Audience != "https://b.example" || got.Lock.Heartbeat != 20*time.Second {
 		t.Errorf("of another target and TTL: %+v", got)

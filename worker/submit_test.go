@@ -117,10 +117,7 @@ func TestGuard_Recovery(t *testing.T) {
 		})
 		k.RunTimeout = 2 * time.Minute
 		jobs, third := g.MustRegister(k), g.MustRegister(worker.Kind{Name: "third", Collection: "thirds", Run: succeed})
-		h, err := g.Routes(jobs, third)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := must(g.Routes(jobs, third))
 		q.Serve(h)
 		jobs.PubSub() // a second handler, of a kind that is recovered once
 		const past = "1999-12-31T00:00:00.000Z"
@@ -148,16 +145,11 @@ func TestGuard_Recovery(t *testing.T) {
 // submitOrder creates an order and its work in one transaction.
 func submitOrder(t *testing.T, b *emulatortest.Backend, work *worker.Work, doc *firestore.DocumentRef) {
 	t.Helper()
-	client, err := firestore.NewClient(t.Context(), b.Project, b.Client(t)...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	fields, err := work.NewDocument(map[string]any{"order": doc.ID})
-	if err == nil {
-		err = client.RunTransaction(t.Context(), func(_ context.Context, tx *firestore.Transaction) error {
-			return errors.Join(tx.Create(client.Doc("orders/"+doc.ID), map[string]any{"n": 1}), tx.Create(doc, fields))
-		})
-	}
+	client := must(firestore.NewClient(t.Context(), b.Project, b.Client(t)...))
+	fields := must(work.NewDocument(map[string]any{"order": doc.ID}))
+	err := client.RunTransaction(t.Context(), func(_ context.Context, tx *firestore.Transaction) error {
+		return errors.Join(tx.Create(client.Doc("orders/"+doc.ID), map[string]any{"n": 1}), tx.Create(doc, fields))
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,16 +233,10 @@ func TestWork_Trace(t *testing.T) {
 			}
 			return "done", nil
 		}})
-		h, err := g.Routes(work)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := must(g.Routes(work))
 		q.Serve(h)
 
-		id, err := trace.TraceIDFromHex(submission)
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := must(trace.TraceIDFromHex(submission))
 		parent := trace.SpanContextConfig{TraceID: id, SpanID: trace.SpanID{1}, TraceFlags: trace.FlagsSampled}
 		ctx := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(parent))
 		if _, err := work.Submit(ctx, "submitted", 1); err != nil {

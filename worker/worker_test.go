@@ -36,6 +36,13 @@ func TestMain(m *testing.M) {
 	os.Exit(emulatortest.Main(m))
 }
 
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // opened opens a Guard on b, which the test shuts down.
 func opened(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) *worker.Guard {
 	t.Helper()
@@ -46,11 +53,7 @@ func opened(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) 
 	if adapt != nil {
 		adapt(&o)
 	}
-	g, err := worker.Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
+	return must(worker.Open(t.Context(), o))
 }
 
 // open opens a Guard on b until the end of the test.
@@ -119,11 +122,7 @@ func routes(t testing.TB, g *worker.Guard, kinds ...worker.Kind) http.Handler {
 	for i := range kinds {
 		works = append(works, g.MustRegister(kinds[i]))
 	}
-	h, err := g.Routes(works...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h
+	return must(g.Routes(works...))
 }
 
 // checkPanic calls f, which must panic with want in its value.
@@ -169,14 +168,11 @@ func TestGuard_Health(t *testing.T) {
 			b, w := emulatortest.Embedded(t), &worker.Wall{}
 			w.Up.Store(true)
 			ctx, end := context.WithCancel(t.Context())
-			g, err := worker.Open(ctx, worker.Options{
+			g := must(worker.Open(ctx, worker.Options{
 				Project: b.Project, Auth: refuse{}, FirestoreOptions: w.Client(t, b),
 				Log: slog.New(slog.DiscardHandler),
-			})
+			}))
 			end() // as by a signal: only Shutdown ends the Guard
-			if err != nil {
-				t.Fatal(err)
-			}
 			h := handler(g)
 			check := func(path string, want int) {
 				t.Helper()

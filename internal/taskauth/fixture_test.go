@@ -40,45 +40,42 @@ type issuer struct {
 	name      string // iss
 
 	mu   sync.Mutex
+	made int
 	keys []jose.JSONWebKey // private; the first one signs
 }
 
 // issuers makes the signers of ID tokens and of Identity-Aware Proxy, each with a key.
-func issuers(t testing.TB) (google, proxy *issuer) {
-	t.Helper()
+func issuers() (google, proxy *issuer) {
 	google = &issuer{algorithm: jose.RS256, name: "https://accounts.google.com"}
 	proxy = &issuer{algorithm: jose.ES256, name: "https://cloud.google.com/iap"}
-	google.rotate(t)
-	proxy.rotate(t)
+	google.rotate()
+	proxy.rotate()
 	return google, proxy
 }
 
-// newKey makes a private key.
-func newKey(t testing.TB, algorithm jose.SignatureAlgorithm) (key crypto.Signer) {
-	t.Helper()
-	var err error
-	if algorithm == jose.RS256 {
-		key, err = rsa.GenerateKey(rand.Reader, 2048)
-	} else {
-		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	}
+func must[T any](v T, err error) T {
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
-	return key
+	return v
+}
+
+// newKey makes a private key.
+func newKey(algorithm jose.SignatureAlgorithm) crypto.Signer {
+	if algorithm == jose.RS256 {
+		return must(rsa.GenerateKey(rand.Reader, 2048))
+	}
+	return must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 }
 
 // rotate makes a new key. The previous one stays on the page until the next rotation.
-func (i *issuer) rotate(t testing.TB) {
-	t.Helper()
+func (i *issuer) rotate() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	id := "1"
-	if len(i.keys) > 0 {
-		n, _ := strconv.Atoi(i.keys[0].KeyID)
-		id = strconv.Itoa(n + 1)
+	i.made++
+	key := jose.JSONWebKey{
+		Key: newKey(i.algorithm), KeyID: strconv.Itoa(i.made), Algorithm: string(i.algorithm), Use: "sig",
 	}
-	key := jose.JSONWebKey{Key: newKey(t, i.algorithm), KeyID: id, Algorithm: string(i.algorithm), Use: "sig"}
 	i.keys = append([]jose.JSONWebKey{key}, i.keys[:min(1, len(i.keys))]...)
 }
 
@@ -93,11 +90,10 @@ func (i *issuer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 }
 
 // sign signs the claims of a valid token, with the values of edit. A nil value removes a claim.
-func (i *issuer) sign(t testing.TB, edit map[string]any) string {
-	t.Helper()
+func (i *issuer) sign(edit map[string]any) string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return signWith(t, i.algorithm, i.keys[0], i.claims(edit))
+	return signWith(i.algorithm, i.keys[0], i.claims(edit))
 }
 
 func (i *issuer) claims(edit map[string]any) map[string]any {
@@ -110,17 +106,9 @@ func (i *issuer) claims(edit map[string]any) map[string]any {
 	return all
 }
 
-func signWith(t testing.TB, algorithm jose.SignatureAlgorithm, key, claims any) string {
-	t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: key}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, err := jwt.Signed(signer).Claims(claims).Serialize()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return token
+func signWith(algorithm jose.SignatureAlgorithm, key, claims any) string {
+	signer := must(jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: key}, nil))
+	return must(jwt.Signed(signer).Claims(claims).Serialize())
 }
 
 // site is the network. It answers the fetches of the keys and counts them.
@@ -165,10 +153,7 @@ func (s *site) keys(log *slog.Logger) taskauth.KeySource {
 func (i *issuer) check(t testing.TB, s *site, log *slog.Logger) func(token string) error {
 	t.Helper()
 	if i.algorithm == jose.ES256 {
-		proxy, err := taskauth.NewIAP(audience, s.keys(log))
-		if err != nil {
-			t.Fatal(err)
-		}
+		proxy := must(taskauth.NewIAP(audience, s.keys(log)))
 		return func(token string) error {
 			email, err := proxy.Identify(request("X-Goog-IAP-JWT-Assertion", token))
 			if (email == account) != (err == nil) {
@@ -178,7 +163,7 @@ func (i *issuer) check(t testing.TB, s *site, log *slog.Logger) func(token strin
 		}
 	}
 
-	v := verifier(t, taskauth.Options{Accounts: []string{"other@x.test", account}, KeySource: s.keys(log)})
+	v := verifier(taskauth.Options{Accounts: []string{"other@x.test", account}, KeySource: s.keys(log)})
 	return func(token string) error { return v.Check(request("Authorization", "Bearer "+token)) }
 }
 
@@ -191,14 +176,9 @@ func request(header string, values ...string) *http.Request {
 }
 
 // verifier returns a Verifier of tokens for the audience.
-func verifier(t testing.TB, o taskauth.Options) *taskauth.Verifier {
-	t.Helper()
+func verifier(o taskauth.Options) *taskauth.Verifier {
 	o.Audience = audience
-	v, err := taskauth.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
+	return must(taskauth.New(o))
 }
 
 // checkReason wants err to be a refusal with this word, or none if it is empty.

@@ -31,19 +31,19 @@ func together(t *testing.T, check func(string) error, token func(int) string, wa
 }
 
 // forged returns a token with another unknown key id for each n.
-func (i *issuer) forged(t *testing.T) func(n int) string {
-	claims := strings.Split(i.sign(t, nil), ".")[1]
+func (i *issuer) forged() func(n int) string {
+	claims := strings.Split(i.sign(nil), ".")[1]
 	return func(n int) string {
 		return encoded(fmt.Sprintf(`{"alg":%q,"kid":"forged%d"}`, i.algorithm, n)) + "." + claims + ".AAAA"
 	}
 }
 
 func TestKeys_Shared(t *testing.T) {
-	google, _ := issuers(t)
+	google, _ := issuers()
 	synctest.Test(t, func(t *testing.T) {
 		s := &site{handler: google, slow: time.Second}
 		check := google.check(t, s, nil)
-		valid := google.sign(t, nil)
+		valid := google.sign(nil)
 		fetched := func(want int) {
 			t.Helper()
 			if got := s.set(google, time.Second); got != want {
@@ -53,8 +53,8 @@ func TestKeys_Shared(t *testing.T) {
 		together(t, check, func(int) string { return valid }, nil)
 		fetched(1)
 
-		google.rotate(t)
-		rotated := google.sign(t, nil)
+		google.rotate()
+		rotated := google.sign(nil)
 		time.Sleep(10*time.Second - time.Nanosecond)
 		together(t, check, func(int) string { return rotated }, taskauth.ErrUnauthenticated)
 		fetched(1)
@@ -62,12 +62,12 @@ func TestKeys_Shared(t *testing.T) {
 		together(t, check, func(int) string { return rotated }, nil)
 		fetched(2)
 		for range 9 {
-			together(t, check, google.forged(t), taskauth.ErrUnauthenticated)
+			together(t, check, google.forged(), taskauth.ErrUnauthenticated)
 			time.Sleep(time.Second)
 		}
 		fetched(2)
 		time.Sleep(time.Second)
-		together(t, check, google.forged(t), taskauth.ErrUnauthenticated)
+		together(t, check, google.forged(), taskauth.ErrUnauthenticated)
 		fetched(3)
 		if err := check(valid); err != nil {
 			t.Errorf("a token of the previous key: %v", err)
@@ -77,7 +77,7 @@ func TestKeys_Shared(t *testing.T) {
 
 // A key that Google has withdrawn is trusted for an hour, or for as long as the page cannot be read.
 func TestKeys_Refetched(t *testing.T) {
-	google, _ := issuers(t)
+	google, _ := issuers()
 	synctest.Test(t, func(t *testing.T) {
 		s := &site{handler: google}
 		check := google.check(t, s, nil)
@@ -88,18 +88,18 @@ func TestKeys_Refetched(t *testing.T) {
 				t.Errorf("%v after %v; want %v after %v", err, time.Since(began), want, wait)
 			}
 		}
-		took(google.sign(t, nil), nil, 0)
+		took(google.sign(nil), nil, 0)
 		s.set(nil, time.Hour)
 		time.Sleep(48 * time.Hour) // without the page
-		took(google.sign(t, nil), nil, 3*time.Second)
-		took(google.sign(t, nil), nil, 0) // the fetch has just failed
-		took(google.forged(t)(1), taskauth.ErrUnauthenticated, 0)
+		took(google.sign(nil), nil, 3*time.Second)
+		took(google.sign(nil), nil, 0) // the fetch has just failed
+		took(google.forged()(1), taskauth.ErrUnauthenticated, 0)
 
 		time.Sleep(time.Second)
 		s.set(google, time.Second)
-		withdrawn := google.sign(t, nil)
-		google.rotate(t)
-		google.rotate(t)
+		withdrawn := google.sign(nil)
+		google.rotate()
+		google.rotate()
 		var both sync.WaitGroup
 		both.Go(func() {
 			if err := check(withdrawn); !errors.Is(err, taskauth.ErrUnauthenticated) {
@@ -114,7 +114,7 @@ func TestKeys_Refetched(t *testing.T) {
 
 // The log has one line for each failed fetch, with a fixed text.
 func TestKeys_InvalidPage(t *testing.T) {
-	google, _ := issuers(t)
+	google, _ := issuers()
 	w := httptest.NewRecorder()
 	google.ServeHTTP(w, nil)
 	valid := w.Body.String()
@@ -143,7 +143,7 @@ func TestKeys_InvalidPage(t *testing.T) {
 			checkPage := func(page http.Handler, want error) {
 				t.Helper()
 				s.set(page, 0)
-				if err := check(google.sign(t, nil)); !errors.Is(err, want) {
+				if err := check(google.sign(nil)); !errors.Is(err, want) {
 					t.Errorf("%s: %v, want %v", tc.reason, err, want)
 				}
 			}

@@ -35,10 +35,10 @@ func TestNew_Refused(t *testing.T) {
 }
 
 func TestVerifier_Check(t *testing.T) {
-	google, proxy := issuers(t)
+	google, proxy := issuers()
 	t.Run("a request has one token", func(t *testing.T) {
-		v := verifier(t, taskauth.Options{Accounts: []string{account}, KeySource: (&site{handler: google}).keys(nil)})
-		token := google.sign(t, nil)
+		v := verifier(taskauth.Options{Accounts: []string{account}, KeySource: (&site{handler: google}).keys(nil)})
+		token := google.sign(nil)
 		for _, tc := range []struct {
 			values []string
 			reason string
@@ -53,12 +53,9 @@ func TestVerifier_Check(t *testing.T) {
 		} {
 			checkReason(t, v.Check(request("Authorization", tc.values...)), tc.reason, tc.values)
 		}
-		iap, err := taskauth.NewIAP(audience, (&site{handler: proxy}).keys(nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		assertion := proxy.sign(t, nil)
-		_, err = iap.Identify(request("Authorization", "Bearer "+assertion))
+		iap := must(taskauth.NewIAP(audience, (&site{handler: proxy}).keys(nil)))
+		assertion := proxy.sign(nil)
+		_, err := iap.Identify(request("Authorization", "Bearer "+assertion))
 		checkReason(t, err, "not one token", "no assertion")
 		_, err = iap.Identify(request("X-Goog-IAP-JWT-Assertion", assertion, assertion))
 		checkReason(t, err, "not one token", "two assertions")
@@ -69,14 +66,14 @@ func TestVerifier_Check(t *testing.T) {
 			var log bytes.Buffer
 			all := &slog.HandlerOptions{Level: slog.LevelDebug}
 			check := i.check(t, &site{handler: i}, slog.New(slog.NewTextHandler(&log, all)))
-			for token, reason := range i.refusals(t, other) {
+			for token, reason := range i.refusals(other) {
 				checkReason(t, check(token), reason, i.algorithm, token)
 			}
 			soon := time.Now().Add(9 * time.Second).Unix()
 			for _, edit := range []map[string]any{
 				nil, {"nbf": soon, "iat": soon}, {"iat": nil}, {"exp": time.Now().Add(-8 * time.Second).Unix()},
 			} {
-				checkReason(t, check(i.sign(t, edit)), "", i.algorithm, edit)
+				checkReason(t, check(i.sign(edit)), "", i.algorithm, edit)
 			}
 			if log.Len() > 0 {
 				t.Errorf("a request is logged: %s", &log)
@@ -94,7 +91,7 @@ func TestVerifier_Check(t *testing.T) {
 			{map[string]any{"email": strings.ToUpper(account)}, taskauth.ErrForbidden},
 			{map[string]any{"email": "another@x.test"}, taskauth.ErrForbidden},
 		} {
-			if err := check(google.sign(t, tc.claims)); !errors.Is(err, tc.want) {
+			if err := check(google.sign(tc.claims)); !errors.Is(err, tc.want) {
 				t.Errorf("%v: %v, want %v", tc.claims, err, tc.want)
 			}
 		}
@@ -102,29 +99,25 @@ func TestVerifier_Check(t *testing.T) {
 }
 
 // refusals returns a word of the error for each invalid token of i, another issuer being other.
-func (i *issuer) refusals(t *testing.T, other *issuer) map[string]string {
-	t.Helper()
+func (i *issuer) refusals(other *issuer) map[string]string {
 	const malformed, signature = "malformed", "invalid signature"
-	valid, algorithm := i.sign(t, nil), string(i.algorithm)
+	valid, algorithm := i.sign(nil), string(i.algorithm)
 	segments := strings.Split(valid, ".")
 	header := func(h string) string { return encoded(h) + "." + segments[1] + "." + segments[2] }
-	public, err := x509.MarshalPKIXPublicKey(i.keys[0].Public().Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	public := must(x509.MarshalPKIXPublicKey(i.keys[0].Public().Key))
 	called := func(key any) any { return jose.JSONWebKey{Key: key, KeyID: "1"} } // the known key id
 	now := time.Now()
 	reasons := map[string]string{
 		"let me in": malformed,
-		valid + strings.Repeat("A", 8<<10-len(valid)):                           signature,
-		valid + strings.Repeat("A", 8<<10+1-len(valid)):                         "too long",
-		header(`{"alg":"none","kid":"1"}`):                                      malformed,
-		header(`{"alg":"` + algorithm + `"}`):                                   "unknown key",
-		header(`{"alg":"` + algorithm + `","kid":"k"}`):                         "unknown key",
-		segments[0] + "." + encoded(`{"sub":"2"}`) + "." + segments[2]:          signature,
-		signWith(t, jose.HS256, called(public), i.claims(nil)):                  malformed,
-		signWith(t, other.algorithm, called(other.keys[0].Key), i.claims(nil)):  malformed,
-		signWith(t, i.algorithm, called(newKey(t, i.algorithm)), i.claims(nil)): signature,
+		valid + strings.Repeat("A", 8<<10-len(valid)):                       signature,
+		valid + strings.Repeat("A", 8<<10+1-len(valid)):                     "too long",
+		header(`{"alg":"none","kid":"1"}`):                                  malformed,
+		header(`{"alg":"` + algorithm + `"}`):                               "unknown key",
+		header(`{"alg":"` + algorithm + `","kid":"k"}`):                     "unknown key",
+		segments[0] + "." + encoded(`{"sub":"2"}`) + "." + segments[2]:      signature,
+		signWith(jose.HS256, called(public), i.claims(nil)):                 malformed,
+		signWith(other.algorithm, called(other.keys[0].Key), i.claims(nil)): malformed,
+		signWith(i.algorithm, called(newKey(i.algorithm)), i.claims(nil)):   signature,
 	}
 	for _, edit := range []struct {
 		claim  string
@@ -144,14 +137,14 @@ func (i *issuer) refusals(t *testing.T, other *issuer) map[string]string {
 		{"email", nil, "no email"},
 		{"email", []string{account}, signature},
 	} {
-		reasons[i.sign(t, map[string]any{edit.claim: edit.value})] = edit.reason
+		reasons[i.sign(map[string]any{edit.claim: edit.value})] = edit.reason
 	}
 	return reasons
 }
 
 func TestVerifier_Subject(t *testing.T) {
-	google, _ := issuers(t)
-	v := verifier(t, taskauth.Options{
+	google, _ := issuers()
+	v := verifier(taskauth.Options{
 		AnyAccount: true, NameClaim: "nickname", UserClaim: "login", KeySource: (&site{handler: google}).keys(nil),
 	})
 	longest := strings.Repeat("1", 255)
@@ -170,7 +163,7 @@ func TestVerifier_Subject(t *testing.T) {
 		{map[string]any{"sub": longest + "1"}, taskauth.Subject{}, "no subject"},
 		{map[string]any{"aud": "https://other.example.test"}, taskauth.Subject{}, "audience"},
 	} {
-		r := request("Authorization", "Bearer "+google.sign(t, tc.claims))
+		r := request("Authorization", "Bearer "+google.sign(tc.claims))
 		checkReason(t, v.Check(r), tc.reason, tc.claims)
 		got, err := v.Subject(r)
 		checkReason(t, err, tc.reason, tc.claims)
@@ -184,18 +177,15 @@ func TestVerifier_Subject(t *testing.T) {
 }
 
 func TestKeySource(t *testing.T) {
-	google, proxy := issuers(t)
+	google, proxy := issuers()
 	t.Run("the keys are Google's by default", func(t *testing.T) {
 		asked := map[string]bool{}
 		note := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked[r.URL.String()] = true })
 		keys := taskauth.KeySource{Client: &http.Client{Transport: &site{handler: note}}}
-		iap, err := taskauth.NewIAP(audience, keys)
-		if err != nil {
-			t.Fatal(err)
-		}
-		v := verifier(t, taskauth.Options{AnyAccount: true, KeySource: keys})
-		_ = v.Check(request("Authorization", "Bearer "+google.sign(t, nil)))
-		_, _ = iap.Identify(request("X-Goog-IAP-JWT-Assertion", proxy.sign(t, nil)))
+		iap := must(taskauth.NewIAP(audience, keys))
+		v := verifier(taskauth.Options{AnyAccount: true, KeySource: keys})
+		_ = v.Check(request("Authorization", "Bearer "+google.sign(nil)))
+		_, _ = iap.Identify(request("X-Goog-IAP-JWT-Assertion", proxy.sign(nil)))
 		for _, url := range []string{
 			"https://www.googleapis.com/oauth2/v3/certs", "https://www.gstatic.com/iap/verify/public_key-jwk",
 		} {
@@ -211,8 +201,8 @@ func TestKeySource(t *testing.T) {
 		defer redirect.Close()
 		defer http.DefaultClient.CloseIdleConnections()
 		for url, want := range map[string]error{server.URL + "/certs": nil, redirect.URL: taskauth.ErrNoKeys} {
-			v := verifier(t, taskauth.Options{AnyAccount: true, KeySource: taskauth.KeySource{KeysURL: url}})
-			if err := v.Check(request("Authorization", "Bearer "+google.sign(t, nil))); !errors.Is(err, want) {
+			v := verifier(taskauth.Options{AnyAccount: true, KeySource: taskauth.KeySource{KeysURL: url}})
+			if err := v.Check(request("Authorization", "Bearer "+google.sign(nil))); !errors.Is(err, want) {
 				t.Errorf("%s: %v, want %v", url, err, want)
 			}
 		}

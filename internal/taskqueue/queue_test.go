@@ -54,24 +54,23 @@ type fault struct {
 	after bool
 }
 
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 func open(t *testing.T) *cloud {
 	t.Helper()
 	c := &cloud{faults: make(chan fault, 100), delivered: make(chan *http.Request, 100)}
 	c.Server = cloudtasks.NewServer(cloudtasks.Options{Transport: c})
 	t.Cleanup(c.Close)
-	conn, err := c.Dial(grpc.WithChainUnaryInterceptor(c.intercept))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	c.conn = conn
-	if c.client, err = apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)); err != nil {
-		t.Fatal(err)
-	}
+	c.conn = must(c.Dial(grpc.WithChainUnaryInterceptor(c.intercept)))
+	t.Cleanup(func() { _ = c.conn.Close() })
+	c.client = must(apiv2.NewClient(t.Context(), option.WithGRPCConn(c.conn)))
 	create := &cloudtaskspb.CreateQueueRequest{Parent: parent, Queue: &cloudtaskspb.Queue{Name: queue}}
-	if _, err := c.client.CreateQueue(t.Context(), create); err != nil {
-		t.Fatal(err)
-	}
+	must(c.client.CreateQueue(t.Context(), create))
 	return c
 }
 
@@ -116,11 +115,7 @@ func (c *cloud) queue(t *testing.T, cfg taskqueue.Config) *taskqueue.Queue {
 	t.Helper()
 	cfg.Name = queue
 	cfg.TargetURL = stdcmp.Or(cfg.TargetURL, "https://worker.example")
-	q, err := taskqueue.Open(t.Context(), cfg, option.WithGRPCConn(c.conn))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return q
+	return must(taskqueue.Open(t.Context(), cfg, option.WithGRPCConn(c.conn)))
 }
 
 func book(t *testing.T, q *taskqueue.Queue, task taskqueue.Task) (already bool) {
@@ -191,14 +186,13 @@ func TestConfig_Check(t *testing.T) {
 
 func TestQueue_Book(t *testing.T) {
 	task := taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: `a "quoted" id`}
-	worker := func(t *testing.T, name string, test func(t *testing.T, c *cloud)) {
-		t.Helper()
+	inBubble := func(name string, test func(t *testing.T, c *cloud)) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { test(t, open(t)) })
 		})
 	}
 
-	worker(t, "booking twice is booking once", func(t *testing.T, c *cloud) {
+	inBubble("booking twice is booking once", func(t *testing.T, c *cloud) {
 		q := c.queue(t, taskqueue.Config{TargetURL: "https://worker.example/base/"})
 		if book(t, q, task) || !book(t, q, task) {
 			t.Error("want a new booking, then one that is there already")
@@ -213,12 +207,11 @@ func TestQueue_Book(t *testing.T) {
 			t.Fatalf("%d deliveries, want 1", n)
 		}
 		r := <-c.delivered
-		body, err := io.ReadAll(r.Body)
-		got := []string{r.Method, r.URL.String(), string(body), r.Header.Get("Content-Type")}
+		got := []string{r.Method, r.URL.String(), string(must(io.ReadAll(r.Body))), r.Header.Get("Content-Type")}
 		const url = "https://worker.example/base/internal/tasks/analysis"
 		want := []string{"POST", url, `{"analysis_id":"a \"quoted\" id"}`, "application/json"}
-		if diff := cmp.Diff(want, got); diff != "" || err != nil {
-			t.Errorf("delivery, %v (-want +got):\n%s", err, diff)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("delivery (-want +got):\n%s", diff)
 		}
 	})
 
@@ -238,7 +231,7 @@ func TestQueue_Book(t *testing.T) {
 		{name: "invalid", faults: []fault{{code: codes.InvalidArgument}}, err: codes.InvalidArgument},
 		{name: "no queue", faults: []fault{{code: codes.NotFound}}, err: codes.NotFound},
 	} {
-		worker(t, "only transient errors are tried again: "+tc.name, func(t *testing.T, c *cloud) {
+		inBubble("only transient errors are tried again: "+tc.name, func(t *testing.T, c *cloud) {
 			for _, f := range tc.faults {
 				c.faults <- f
 			}
@@ -259,7 +252,7 @@ func TestQueue_Book(t *testing.T) {
 		})
 	}
 
-	worker(t, "it gives up after 15 s", func(t *testing.T, c *cloud) {
+	inBubble("it gives up after 15 s", func(t *testing.T, c *cloud) {
 		for range cap(c.faults) {
 			c.faults <- fault{code: codes.Unavailable}
 		}
@@ -272,7 +265,7 @@ func TestQueue_Book(t *testing.T) {
 		}
 	})
 
-	worker(t, "a task has its times and its caller", func(t *testing.T, c *cloud) {
+	inBubble("a task has its times and its caller", func(t *testing.T, c *cloud) {
 		at := time.Now().Add(time.Hour).Truncate(time.Second)
 		for _, tc := range []struct {
 			caller, audience   string
@@ -285,10 +278,7 @@ func TestQueue_Book(t *testing.T) {
 			q := c.queue(t, taskqueue.Config{Caller: tc.caller, TargetURL: "https://worker.example/"})
 			book(t, q, taskqueue.Task{Name: name, AnalysisID: "x", At: at, Deadline: tc.deadline})
 			whole := &cloudtaskspb.GetTaskRequest{Name: queue + "/tasks/" + name, ResponseView: cloudtaskspb.Task_FULL}
-			got, err := c.client.GetTask(t.Context(), whole)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must(c.client.GetTask(t.Context(), whole))
 			due, dispatch := got.GetScheduleTime().AsTime(), got.GetDispatchDeadline().AsDuration()
 			if !due.Equal(at) || dispatch != tc.dispatch {
 				t.Errorf("%+v: due at %v, answered within %v", tc, due, dispatch)
@@ -344,19 +334,13 @@ func TestQueue_Find(t *testing.T) {
 // An emulator speaks plaintext, and needs no credentials. A closed connection stays closed.
 func TestOpen(t *testing.T) {
 	server := cloudtasks.NewServer(cloudtasks.Options{})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(net.Listen("tcp", "127.0.0.1:0"))
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	defer func() { server.Close(); <-served }()
 	cfg := taskqueue.Config{Name: queue, TargetURL: "https://worker.example", EmulatorHost: l.Addr().String()}
-	q, err := taskqueue.Open(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = q.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"})
+	q := must(taskqueue.Open(t.Context(), cfg))
+	_, err := q.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"})
 	var refused *taskqueue.BookingError
 	if !errors.As(err, &refused) || status.Code(err) != codes.NotFound {
 		t.Errorf("a queue that the emulator does not have: %v", err)

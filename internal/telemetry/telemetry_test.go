@@ -13,6 +13,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
@@ -28,6 +29,15 @@ import (
 func TestMain(m *testing.M) {
 	emulatortest.Isolate()
 	os.Exit(m.Run())
+}
+
+// made is telemetry.New with good providers.
+func made(meters metric.MeterProvider, tracers trace.TracerProvider) *telemetry.Telemetry {
+	tel, err := telemetry.New(meters, tracers)
+	if err != nil {
+		panic(err)
+	}
+	return tel
 }
 
 // use records id+1 in each metric, with the value x for each of its attributes.
@@ -46,10 +56,7 @@ func use(ctx context.Context, tel *telemetry.Telemetry) {
 // docs/reference.md has the names of all metrics; here is that each value reaches its own.
 func TestMetrics(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
-	tel, err := telemetry.New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), tracenoop.NewTracerProvider())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tel := made(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), tracenoop.NewTracerProvider())
 	use(t.Context(), tel.OfKind("order"))
 	var all metricdata.ResourceMetrics
 	if err := reader.Collect(t.Context(), &all); err != nil || len(all.ScopeMetrics) != 1 {
@@ -151,19 +158,13 @@ func TestExtract(t *testing.T) {
 }
 
 // tracing returns a Telemetry, and what records its spans.
-func tracing(t *testing.T) (*telemetry.Telemetry, *tracetest.SpanRecorder) {
-	t.Helper()
+func tracing() (*telemetry.Telemetry, *tracetest.SpanRecorder) {
 	spans := tracetest.NewSpanRecorder()
-	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
-	tel, err := telemetry.New(noop.NewMeterProvider(), tracers)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tel, spans
+	return made(noop.NewMeterProvider(), sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))), spans
 }
 
 func TestTelemetry_Past(t *testing.T) {
-	tel, spans := tracing(t)
+	tel, spans := tracing()
 	ctx, parent := tel.Start(t.Context(), telemetry.Run)
 	tel.Past(ctx, telemetry.Heartbeat, "failed", 1500, true)
 	parent.Close("", false)
@@ -185,7 +186,7 @@ func TestTelemetry_Past(t *testing.T) {
 
 // A span has what is known, and is recorded if its caller's is.
 func TestTelemetry_Serve(t *testing.T) {
-	tel, spans := tracing(t)
+	tel, spans := tracing()
 	const known = "[taskguard.analysis_id=x taskguard.lock_token=2 taskguard.attempt=3 taskguard.outcome=ready] Error"
 	parent := trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}}
 	sampled := parent
