@@ -128,6 +128,9 @@ func TestWork_WithoutRun(t *testing.T) {
 		}
 		const booked = `,"acquired":false,"reason":"booked"}`
 		check(booking.Handler(), `{"job_id":"x"}`, "", 500, 0) // a task has to run it
+		if work.Kind.Run == nil {
+			t.Error("the kind itself has no Run any more")
+		}
 
 		began := time.Now()
 		for n := range 2 { // the second is a duplicate

@@ -88,7 +88,7 @@ func TestWork_Submit(t *testing.T) {
 		}
 		const task = `https://service.example/base/tasks/job {"job_id":"x"} 26m0s a@b.c https://audience.example`
 		if got := described(q); !slices.Equal(got, []string{task, task}) {
-			t.Errorf("tasks %q, want twice %q", got, task)
+			t.Fatalf("tasks %q, want twice %q", got, task)
 		}
 		booked := path.Base(q.Tasks()[1].GetName())
 		checkRecord(t, docs.Doc("x"), map[string]any{"payload": map[string]any{"n": int64(1)}, "bookedTask": booked})
