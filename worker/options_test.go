@@ -132,6 +132,13 @@ func TestFromEnv_Changed(t *testing.T) {
 	}
 }
 
+func TestFromEnv_Tokens(t *testing.T) {
+	o := must(worker.FromEnv(lookup("TASK_AUTH=oidc", "TASK_AUDIENCE=a", "TASK_SERVICE_ACCOUNTS=a@b.c, d@e.f")))
+	if want := worker.OIDC("a", "a@b.c", "d@e.f"); !reflect.DeepEqual(o.Auth, want) {
+		t.Errorf("%+v, want %+v", o.Auth, want)
+	}
+}
+
 func TestOptions_Defaults(t *testing.T) {
 	defaults := worker.Options{
 		Project: "p", Lock: lease.Policy{TTL: 300 * time.Second, Heartbeat: 100 * time.Second, MaxAttempts: 10},
