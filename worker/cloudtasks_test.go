@@ -20,7 +20,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"taskguard/emulator/cloudtasks"
-	"taskguard/internal/delivery"
 	"taskguard/internal/taskqueue"
 )
 
@@ -44,6 +43,13 @@ type CloudQueue struct {
 	deliveries []cloudtasks.Delivery
 }
 
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // StartQueue makes a queue that retries as the shipped one does.
 func StartQueue(t testing.TB) *CloudQueue {
 	t.Helper()
@@ -55,54 +61,50 @@ func StartQueue(t testing.TB) *CloudQueue {
 func startLimited(t testing.TB, how cloudtasks.Throttling, atOnce int32) *CloudQueue {
 	t.Helper()
 	q := &CloudQueue{}
-	q.Server = cloudtasks.NewServer(cloudtasks.Options{Transport: q, Throttling: how, Observe: func(d cloudtasks.Delivery) {
+	observe := func(d cloudtasks.Delivery) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		q.deliveries = append(q.deliveries, d)
-	}})
+	}
+	q.Server = cloudtasks.NewServer(cloudtasks.Options{Transport: q, Throttling: how, Observe: observe})
 	t.Cleanup(q.Server.Close)
-	var err error
-	if q.Conn, err = q.Dial(grpc.WithChainUnaryInterceptor(q.intercept)); err != nil {
-		t.Fatal(err)
-	}
+	q.Conn = must(q.Dial(grpc.WithChainUnaryInterceptor(q.intercept)))
 	t.Cleanup(func() { _ = q.Conn.Close() })
-	client, err := apiv2.NewClient(t.Context(), option.WithGRPCConn(q.Conn))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: "projects/p/locations/l", Queue: &cloudtaskspb.Queue{
+	client := must(apiv2.NewClient(t.Context(), option.WithGRPCConn(q.Conn)))
+	shipped := &cloudtaskspb.Queue{
 		Name: queuePath, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: atOnce},
 		RetryConfig: &cloudtaskspb.RetryConfig{
-			MaxAttempts: -1, MinBackoff: durationpb.New(30 * time.Second), MaxBackoff: durationpb.New(600 * time.Second), MaxDoublings: 5,
+			MaxAttempts: -1, MaxDoublings: 5,
+			MinBackoff: durationpb.New(30 * time.Second), MaxBackoff: durationpb.New(600 * time.Second),
 		},
-	}})
-	if err != nil {
-		t.Fatal(err)
 	}
-	q.Queue, err = taskqueue.Open(t.Context(), taskqueue.Config{Name: queuePath, TargetURL: "https://worker.example"}, option.WithGRPCConn(q.Conn))
-	if err != nil {
-		t.Fatal(err)
-	}
+	create := &cloudtaskspb.CreateQueueRequest{Parent: "projects/p/locations/l", Queue: shipped}
+	must(client.CreateQueue(t.Context(), create))
+	cfg := taskqueue.Config{Name: queuePath, TargetURL: "https://worker.example"}
+	q.Queue = must(taskqueue.Open(t.Context(), cfg, option.WithGRPCConn(q.Conn)))
 	return q
 }
 
 // Use makes a Guard book in q.
 func (q *CloudQueue) Use(o *Options) {
 	o.QueueOptions = []option.ClientOption{option.WithGRPCConn(q.Conn)}
-	o.Queue = Queue{Name: queuePath, TargetURL: "https://service.example/base", Caller: "a@b.c", Audience: "https://audience.example"}
+	o.Queue = Queue{
+		Name: queuePath, TargetURL: "https://service.example/base",
+		Caller: "a@b.c", Audience: "https://audience.example",
+	}
 }
 
 // Share makes one of several Guards book in q, each on a connection that its Shutdown closes.
 func (q *CloudQueue) Share(o *Options) {
 	q.Use(o)
-	conn, err := q.Dial(grpc.WithChainUnaryInterceptor(q.intercept))
-	if err != nil {
-		panic(err)
-	}
+	conn := must(q.Dial(grpc.WithChainUnaryInterceptor(q.intercept)))
 	o.QueueOptions = []option.ClientOption{option.WithGRPCConn(conn)}
 }
 
-func (q *CloudQueue) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (q *CloudQueue) intercept(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
 	q.mu.Lock()
 	var fails codes.Code
 	lost := false
@@ -220,5 +222,3 @@ func (q *CloudQueue) Fail(code codes.Code) {
 	defer q.mu.Unlock()
 	q.fails = code
 }
-
-var _ delivery.Queue = (*CloudQueue)(nil)

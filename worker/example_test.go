@@ -174,7 +174,8 @@ func ExampleWork_Handler() {
 	}
 	for range 2 { // in production: Cloud Tasks
 		answer := httptest.NewRecorder()
-		mux.ServeHTTP(answer, httptest.NewRequestWithContext(ctx, http.MethodPost, "/internal/tasks/job", strings.NewReader(`{"job_id":"an-id"}`)))
+		body := strings.NewReader(`{"job_id":"an-id"}`)
+		mux.ServeHTTP(answer, httptest.NewRequestWithContext(ctx, http.MethodPost, "/internal/tasks/job", body))
 		fmt.Print(answer.Code, " ", answer.Body)
 	}
 	// Output:
@@ -290,7 +291,8 @@ func embedded(ctx context.Context) (guard *worker.Guard, done func()) {
 		panic(err)
 	}
 	guard, err = worker.Open(ctx, worker.Options{
-		Project: "my-project", Auth: worker.CheckedByProxy(), FirestoreOptions: []option.ClientOption{option.WithGRPCConn(conn)},
+		Project: "my-project", Auth: worker.CheckedByProxy(),
+		FirestoreOptions: []option.ClientOption{option.WithGRPCConn(conn)},
 	})
 	if err != nil {
 		panic(err)

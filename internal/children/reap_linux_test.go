@@ -38,7 +38,8 @@ func inherit() {
 	for i := range 60 {
 		running.Go(func() {
 			leave := []string{
-				"setsid sh -c 'sleep 0.2' &", "setsid true &", "set -m; sleep 0.2 & set +m;", "set -m; true & set +m;", "",
+				"setsid sh -c 'sleep 0.2' &", "setsid true &",
+				"set -m; sleep 0.2 & set +m;", "set -m; true & set +m;", "",
 			}[i%5]
 			script := fmt.Sprintf("exec >/dev/null 2>&1 </dev/null; %s exit %d", leave, i)
 			program := exec.Command("/bin/bash", "-c", script) //nolint:noctx // it ends
@@ -72,7 +73,8 @@ func inherit() {
 	}
 }
 
-func TestWhatIsInheritedIsReapedAndNoStatusIsTaken(t *testing.T) {
+// What is inherited is reaped, and no status is taken from whoever waits for it.
+func TestReap(t *testing.T) {
 	reaper := exec.CommandContext(t.Context(), "/proc/self/exe")
 	reaper.Env = append(os.Environ(), stage+"=reaper", "GORACE=atexit_sleep_ms=0")
 	out, err := reaper.CombinedOutput()

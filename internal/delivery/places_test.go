@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestPlacesAreTakenAndFreed(t *testing.T) {
+func TestPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		places := NewPlaces(2)
 		enter := func(want bool) *Place {

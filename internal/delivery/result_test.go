@@ -4,9 +4,8 @@ import "testing"
 
 // A delivery that is acknowledged although its analysis is unfinished and nothing is booked loses the
 // analysis until a recovery. A delivery that is never acknowledged is repeated without end.
-func TestADeliveryIsAcknowledgedByItsReason(t *testing.T) {
-	const always, ifBooked, never = "always", "if the next is booked or needless", "never"
-	const ifParked = "if it is parked"
+func TestResult_Acknowledge(t *testing.T) {
+	const always, ifBooked, ifParked, never = "always", "if the next is booked or needless", "if parked", "never"
 	rows := map[Reason]struct {
 		ack        string
 		rejectedAt int // the try of the task; zero: never
@@ -33,7 +32,7 @@ func TestADeliveryIsAcknowledgedByItsReason(t *testing.T) {
 		Corrupted:       {never, 6},
 	}
 	for reason := range numReasons {
-		want, exists := rows[reason]
+		row, exists := rows[reason]
 		if !exists || reason.String() == "" {
 			t.Errorf("reason %d has no row", reason)
 		}
@@ -44,16 +43,16 @@ func TestADeliveryIsAcknowledgedByItsReason(t *testing.T) {
 					reason, reason, next, d, r.Ack, r.Rejected, ack, rejected)
 			}
 		}
-		message := Delivery{Task: "not a task's name", Tries: 9}
-		check(Next{}, message, want.ack == always, false)
-		check(Next{FollowUp: "failed"}, message, want.ack == always, false)
-		check(Next{FollowUp: "booked"}, message, want.ack == always || want.ack == ifBooked, false)
-		check(Next{Needless: true}, message, want.ack == always || want.ack == ifBooked, false)
-		check(Next{Parked: true}, message, want.ack == always || want.ack == ifParked, false)
+		message, acked := Delivery{Task: "not a task's name", Tries: 9}, row.ack == always
+		check(Next{}, message, acked, false)
+		check(Next{FollowUp: "failed"}, message, acked, false)
+		check(Next{FollowUp: "booked"}, message, acked || row.ack == ifBooked, false)
+		check(Next{Needless: true}, message, acked || row.ack == ifBooked, false)
+		check(Next{Parked: true}, message, acked || row.ack == ifParked, false)
 
 		for try := range 8 { // zero is unknown, and counts as the first
-			rejected := want.rejectedAt > 0 && max(try, 1) >= want.rejectedAt
-			check(Next{}, Delivery{Task: "task", Tries: try}, want.ack == always || rejected, rejected)
+			rejected := row.rejectedAt > 0 && max(try, 1) >= row.rejectedAt
+			check(Next{}, Delivery{Task: "task", Tries: try}, acked || rejected, rejected)
 		}
 	}
 }

@@ -1,33 +1,12 @@
 package env
 
 import (
+	"bytes"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 )
-
-func TestAWrongValueIsAProblemAndTheDefaultIsUsed(t *testing.T) {
-	e := environment("ONE=c", "INTEGER=9", "DURATION=-1s", "ADDRESS=http://h:1", "NAME=a~b!")
-	if e.OneOf("ONE", "a", "b") != "a" || e.Integer("INTEGER", 2, 1, 8) != 2 || e.Duration("DURATION", time.Hour) != time.Hour || e.Checked("ADDRESS", "", CheckAddress) != "http://h:1" {
-		t.Error("another value")
-	}
-	if lines := strings.Count(e.Err().Error(), "\n") + 1; lines != 4 || e.Checked("NAME", "", CheckName) != "a~b!" || strings.Count(e.Err().Error(), "\n") != 3 {
-		t.Errorf("%v", e.Err())
-	}
-	e = environment("NAME=a b", "LOCK_TTL=3s", "LOCK_HEARTBEAT=3s", "KEEP_FINISHED=1h", "TASK_QUEUE=q", "TASK_JWKS_URL=ftp://h")
-	e.Checked("NAME", "", CheckName)
-	e.LockPolicy()
-	e.KeepFinished()
-	e.KeysURL()
-	for i, name := range []string{"NAME: ", "LOCK_TTL, LOCK_HEARTBEAT: ", "KEEP_FINISHED: ", "TASK_JWKS_URL: "} {
-		if lines := strings.Split(e.Err().Error(), "\n"); len(lines) != 4 || !strings.HasPrefix(lines[i], name) {
-			t.Errorf("%q, want problem %d of %s", lines, i, name)
-		}
-	}
-	if unset := NewEnvironment(func(string) (string, bool) { return "x", false }); unset.Text("TEXT", "default") != "default" {
-		t.Error("an unset variable has a value")
-	}
-}
 
 // environment returns the environment of settings such as PORT=1.
 func environment(words ...string) *Environment {
@@ -37,4 +16,65 @@ func environment(words ...string) *Environment {
 		set[k] = v
 	}
 	return NewEnvironment(func(k string) (string, bool) { v, ok := set[k]; return v, ok })
+}
+
+// checkProblems compares the variables at which the problems of e begin.
+func checkProblems(t *testing.T, e *Environment, want ...string) {
+	t.Helper()
+	var got []string
+	for line := range strings.Lines(e.Err().Error()) {
+		name, _, _ := strings.Cut(line, ": ")
+		got = append(got, name)
+	}
+	if strings.Join(got, "; ") != strings.Join(want, "; ") {
+		t.Errorf("problems of %q, want of %q: %v", got, want, e.Err())
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	t.Run("a wrong value is a problem, and the default is used", func(t *testing.T) {
+		e := environment("ONE=c", "INTEGER=9", "DURATION=-1s")
+		if got := e.OneOf("ONE", "a", "b"); got != "a" {
+			t.Errorf("ONE = %q", got)
+		}
+		if got := e.Integer("INTEGER", 2, 1, 8); got != 2 {
+			t.Errorf("INTEGER = %d", got)
+		}
+		if got := e.Duration("DURATION", time.Hour); got != time.Hour {
+			t.Errorf("DURATION = %v", got)
+		}
+		checkProblems(t, e, "ONE", "INTEGER", "DURATION")
+	})
+	t.Run("each problem names its variables", func(t *testing.T) {
+		e := environment("ADDRESS=http://h:1", "GOOD=a~b!", "NAME=a b", "LOCK_TTL=3s", "LOCK_HEARTBEAT=3s",
+			"KEEP_FINISHED=1h", "TASK_QUEUE=q", "TASK_JWKS_URL=ftp://h")
+		e.Checked("ADDRESS", "", CheckAddress)
+		e.Checked("GOOD", "", CheckName)
+		e.Checked("NAME", "", CheckName)
+		e.LockPolicy()
+		e.KeepFinished()
+		e.KeysURL()
+		checkProblems(t, e, "ADDRESS", "NAME", "LOCK_TTL, LOCK_HEARTBEAT", "KEEP_FINISHED", "TASK_JWKS_URL")
+	})
+	t.Run("an unset variable has no value", func(t *testing.T) {
+		e := NewEnvironment(func(string) (string, bool) { return "x", false })
+		if got := e.Text("TEXT", "default"); got != "default" {
+			t.Errorf("TEXT = %q", got)
+		}
+	})
+}
+
+// Outside Cloud Run nobody checks the callers then.
+func TestTaskAuth_Warn(t *testing.T) {
+	for _, tc := range []struct {
+		service, mode string
+		warnings      int
+	}{{"", "iam", 1}, {"", "none", 0}, {"taskguard-worker", "iam", 0}} {
+		t.Setenv("K_SERVICE", tc.service)
+		var log bytes.Buffer
+		TaskAuth{Mode: tc.mode}.Warn(t.Context(), slog.New(slog.NewTextHandler(&log, nil)))
+		if got := strings.Count(log.String(), "level=WARN"); got != tc.warnings {
+			t.Errorf("%+v: %d warnings: %s", tc, got, &log)
+		}
+	}
 }

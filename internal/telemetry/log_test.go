@@ -7,7 +7,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/slogtest"
@@ -18,66 +17,76 @@ import (
 )
 
 const (
-	someTrace = "0af7651916cd43dd8448eb211c80319c"
-	someSpan  = "b7ad6b7169203331"
-	prefix    = "logging.googleapis.com/"
+	someTrace  = "0af7651916cd43dd8448eb211c80319c"
+	someSpan   = "b7ad6b7169203331"
+	notSampled = "00-" + someTrace + "-" + someSpan + "-00"
+	sampled    = "00-" + someTrace + "-" + someSpan + "-01"
 )
 
-// traced is the context of a request with these headers, such as "name: value".
-func traced(t *testing.T, headers ...string) (ctx context.Context) {
+// traced returns the context of a request with this header.
+func traced(t *testing.T, traceparent string) context.Context {
 	t.Helper()
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
-	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ": ")
-		r.Header.Set(name, value)
-	}
-	Traced(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { ctx = r.Context() })).ServeHTTP(nil, r)
-	return ctx
+	return Extract(t.Context(), http.Header{"Traceparent": {traceparent}})
 }
 
-const w3c = "traceparent: 00-" + someTrace + "-" + someSpan
-
-func TestTheTraceOfARequest(t *testing.T) {
-	for name, tc := range map[string]struct {
-		headers []string
-		want    map[string]any
-	}{
-		"none":             {nil, map[string]any{}},
-		"sampled":          {[]string{w3c + "-01"}, map[string]any{"trace": someTrace, "spanId": someSpan, "trace_sampled": true}},
-		"not sampled":      {[]string{w3c + "-00"}, map[string]any{"trace": someTrace, "spanId": someSpan, "trace_sampled": false}},
-		"text of a client": {[]string{"traceparent: <script>"}, map[string]any{}},
-	} {
-		var log bytes.Buffer
-		NewLogger(&log, "json", 0).InfoContext(traced(t, tc.headers...), "m", "a", 1)
-		var line map[string]any
-		if err := json.Unmarshal(log.Bytes(), &line); err != nil {
-			t.Fatal(err)
-		}
-		delete(line, "time")
-		want := map[string]any{"severity": "INFO", "message": "m", "a": 1.0}
-		for k, v := range tc.want {
-			want[prefix+k] = v
-		}
-		if diff := cmp.Diff(want, line); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+// written logs a line by log and returns its fields, without the time.
+func written(t *testing.T, log func(*slog.Logger)) map[string]any {
+	t.Helper()
+	var text bytes.Buffer
+	log(NewLogger(&text, "json", 0))
+	var line map[string]any
+	if err := json.Unmarshal(text.Bytes(), &line); err != nil {
+		t.Fatalf("%v: %s", err, &text)
 	}
+	delete(line, "time")
+	return line
 }
 
-// A span that is not sampled is sent nowhere, but for the caller's, which its own
-// service may have sent.
-func TestALineOmitsASpanThatIsNotSent(t *testing.T) {
-	for want, sampler := range map[bool]sdktrace.Sampler{true: sdktrace.AlwaysSample(), false: sdktrace.NeverSample()} {
-		var log bytes.Buffer
-		ctx, span := sdktrace.NewTracerProvider(sdktrace.WithSampler(sampler)).Tracer("").Start(traced(t, w3c+"-00"), "x")
-		NewLogger(&log, "json", 0).InfoContext(ctx, "m")
-		if got := strings.Contains(log.String(), span.SpanContext().SpanID().String()); got != want || !strings.Contains(log.String(), someTrace) {
-			t.Errorf("sampled %v: %s", want, &log)
+func TestNewLogger(t *testing.T) {
+	const prefix = "logging.googleapis.com/"
+	t.Run("a line has the trace of its request", func(t *testing.T) {
+		for header, want := range map[string]map[string]any{
+			"":         {},
+			sampled:    {prefix + "trace": someTrace, prefix + "spanId": someSpan, prefix + "trace_sampled": true},
+			notSampled: {prefix + "trace": someTrace, prefix + "spanId": someSpan, prefix + "trace_sampled": false},
+		} {
+			got := written(t, func(log *slog.Logger) { log.WarnContext(traced(t, header), "m", "a", 1) })
+			want["severity"], want["message"], want["a"] = "WARNING", "m", 1.0
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%q (-want +got):\n%s", header, diff)
+			}
 		}
-	}
+	})
+	// A span that is not sampled is sent nowhere, but for the caller's, which its own service may have sent.
+	t.Run("a line omits a span that is not sent", func(t *testing.T) {
+		for sent, share := range map[bool]float64{true: 1, false: 0} {
+			sampler := sdktrace.WithSampler(sdktrace.TraceIDRatioBased(share))
+			tracer := sdktrace.NewTracerProvider(sampler).Tracer("")
+			ctx, span := tracer.Start(traced(t, notSampled), "x")
+			line := written(t, func(log *slog.Logger) { log.InfoContext(ctx, "m") })
+			if got := line[prefix+"spanId"] == span.SpanContext().SpanID().String(); got != sent {
+				t.Errorf("sampled %t: %v", sent, line)
+			}
+			if line[prefix+"trace"] != someTrace {
+				t.Errorf("sampled %t: another trace: %v", sent, line)
+			}
+		}
+	})
+	t.Run("a record that two handlers get is whole", func(t *testing.T) {
+		var lines bytes.Buffer
+		r := slog.NewRecord(time.Now(), 0, "m", 0)
+		for name := range strings.SplitSeq("a b c d e f g h i j", " ") {
+			r.Add(name, 1) // at the end there is room for the trace's fields in what copies of r share
+		}
+		h := NewLogger(&lines, "json", 0).Handler()
+		err := errors.Join(h.Handle(traced(t, sampled), r), h.Handle(traced(t, sampled), r))
+		if err != nil || strings.Contains(lines.String(), "BUG") {
+			t.Errorf("%v: %s", err, &lines)
+		}
+	})
 }
 
-func TestTheHandlerPassesSlogtest(t *testing.T) {
+func TestNewLogger_Slogtest(t *testing.T) {
 	var log *bytes.Buffer
 	slogtest.Run(t, func(*testing.T) slog.Handler {
 		log = &bytes.Buffer{}
@@ -94,15 +103,4 @@ func TestTheHandlerPassesSlogtest(t *testing.T) {
 		}
 		return line
 	})
-}
-
-func TestARecordThatTwoHandlersGetIsWhole(t *testing.T) {
-	var lines bytes.Buffer
-	r := slog.NewRecord(time.Now(), 0, "m", 0)
-	r.Add("a", 1, "b", 2, "c", 3, "d", 4, "e", 5, "f", 6, "g", 7, "h", 8)
-	r.Add("i", 9) // there is room for the trace's fields in what copies of r share
-	h := NewLogger(&lines, "json", 0).Handler()
-	if err := errors.Join(h.Handle(traced(t, w3c+"-01"), r), h.Handle(traced(t, w3c+"-01"), r)); err != nil || strings.Contains(lines.String(), "BUG") {
-		t.Errorf("a record that two handlers get: %s, %v", &lines, err)
-	}
 }
