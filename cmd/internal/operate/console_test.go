@@ -50,7 +50,7 @@ func (o overview) Backlog(ctx context.Context, stuck int) (repo.Backlog, error) 
 func TestConsole_Reads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := emulatortest.Embedded(t)
-		cl, reads := openBilled(t, b, func(string) {})
+		cl, reads := openBilled(t, b, func() {})
 		var spent int64
 		put := func(id string, i int, status string, updated, created time.Duration, name string, value any) {
 			fields := doc{"status": status, "updatedAt": at(-updated), "createdAt": at(-created), name: value}
@@ -107,38 +107,6 @@ func TestConsole_Reads(t *testing.T) {
 	})
 }
 
-// The first requeue is interrupted in the middle, and the second before its first change.
-func TestConsole_Interrupted(t *testing.T) {
-	b := emulatortest.Embedded(t)
-	ended := func(string) {}
-	cl, _ := openBilled(t, b, func(method string) { ended(method) })
-	for i := range 28 {
-		updated := time.Now().Add(-time.Hour - time.Duration(i)*time.Second)
-		status := []string{"READY", "FAILED"}[min(i/4, 1)]
-		b.Put(t, fmt.Sprint("x", i), doc{"status": status, "updatedAt": []any{iso8601.Format(updated), updated}[i%2]})
-	}
-	all := console.Which{Filter: func(now time.Time) repo.Filter { return repo.Filter{Since: now.Add(-day)} }}
-	before, changed := time.Now(), []int64{}
-	for _, method := range []string{"/BatchGetDocuments", "/RunQuery", "/none"} {
-		ctx, cancel := context.WithCancel(t.Context())
-		ended = func(called string) {
-			if strings.HasSuffix(called, method) {
-				cancel()
-			}
-		}
-		got, err := consoleOperator{cl, silent}.ChangeAll(ctx, console.Requeue, all, "me", before, 28, false)
-		cancel()
-		ok(t, err)
-		changed = append(changed, got.Changed)
-		if method == "/none" && got.Skipped != 4 {
-			t.Errorf("%+v, want the READY skipped", got)
-		}
-	}
-	if sum := changed[0] + changed[1] + changed[2]; sum != 24 || changed[0] == 24 {
-		t.Errorf("%d are changed, want 24 by more than the first", changed)
-	}
-}
-
 func TestConsole_Seen(t *testing.T) {
 	charge := doc{"charge": doc{"state": "started", "token": 1}}
 	t.Run("the console changes only the state that it has shown", func(t *testing.T) {
@@ -163,7 +131,7 @@ func TestConsole_Seen(t *testing.T) {
 		}
 		put(1)
 		read := sync.OnceFunc(func() { put(2) })
-		cl, _ := openBilled(t, b, func(string) { read() })
+		cl, _ := openBilled(t, b, read)
 		c, _ := call("resolve")
 		err := cl.resolve(t.Context(), c, console.Change{Verb: console.Resolve, ID: "x", Act: "charge"}, 0)
 		fields := b.Fields(t, "x")
@@ -175,8 +143,6 @@ func TestConsole_Seen(t *testing.T) {
 		}
 	})
 }
-
-const day = 24 * time.Hour
 
 // before returns the time so many hours before another.
 func before(hours float64) func(time.Time) time.Time {
@@ -269,6 +235,23 @@ func TestConsole_ChangeAll(t *testing.T) {
 			})
 		})
 	}
+	t.Run("an interrupted one begins no other change", func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		putSeven(t, b)
+		ctx, interrupt := context.WithCancel(t.Context())
+		streams := 0
+		cl, _ := openBilled(t, b, func() {
+			if streams++; streams == 2 { // the count, and the list
+				interrupt()
+			}
+		})
+		all := console.Which{Filter: func(time.Time) repo.Filter { return repo.Filter{} }}
+		got, err := consoleOperator{cl, silent}.ChangeAll(ctx, console.Cancel, all, "w", time.Now(), 10, false)
+		ok(t, err)
+		if got.Matched != 7 || got.Changed != 0 {
+			t.Errorf("%+v, want none of the seven changed", got)
+		}
+	})
 	t.Run("what matches is counted, and changed up to a limit", func(t *testing.T) {
 		b := emulatortest.Embedded(t)
 		putSeven(t, b)

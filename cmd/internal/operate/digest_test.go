@@ -16,7 +16,7 @@ import (
 // Whatever the collection has, the reads of a digest depend on its limit, and on the failures that it groups.
 func TestDigest_Reads(t *testing.T) {
 	b := emulatortest.Embedded(t)
-	cl, reads := openBilled(t, b, func(string) {})
+	cl, reads := openBilled(t, b, func() {})
 	fill := func(from, to int) {
 		for i := from; i < to; i++ {
 			old, code := at(-time.Duration(i)*time.Minute), fmt.Sprint("code", i)

@@ -69,16 +69,16 @@ func skewed(t *testing.T, ahead time.Duration) (*emulatortest.Backend, *Client, 
 	return b, clientOf(t, b), now
 }
 
-// opened makes before decide whether a stream is opened.
-func opened(before func() error) grpc.DialOption {
+// openStream opens a stream to Firestore.
+type openStream = func() (grpc.ClientStream, error)
+
+// streams makes around open each stream.
+func streams(around func(open openStream) (grpc.ClientStream, error)) grpc.DialOption {
 	return grpc.WithChainStreamInterceptor(func(
 		ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
 		opts ...grpc.CallOption,
 	) (grpc.ClientStream, error) {
-		if err := before(); err != nil {
-			return nil, err
-		}
-		return open(ctx, d, cc, method, opts...)
+		return around(func() (grpc.ClientStream, error) { return open(ctx, d, cc, method, opts...) })
 	})
 }
 
@@ -86,12 +86,12 @@ func opened(before func() error) grpc.DialOption {
 func refusing(t *testing.T, b *emulatortest.Backend) (cl *Client, allowed, refused *int) {
 	t.Helper()
 	allowed, refused = new(int), new(int)
-	return clientOf(t, b, opened(func() error {
+	return clientOf(t, b, streams(func(open openStream) (grpc.ClientStream, error) {
 		if *allowed--; *allowed < 0 {
 			*refused++
-			return status.Error(codes.PermissionDenied, "as the test wants")
+			return nil, status.Error(codes.PermissionDenied, "as the test wants")
 		}
-		return nil
+		return open()
 	})), allowed, refused
 }
 
@@ -129,14 +129,11 @@ func (s *billed) RecvMsg(m any) error {
 }
 
 // openBilled opens b's analyses, counts the reads, and calls ended when a stream has ended.
-func openBilled(t *testing.T, b *emulatortest.Backend, ended func(method string)) (*Client, *atomic.Int64) {
+func openBilled(t *testing.T, b *emulatortest.Backend, ended func()) (*Client, *atomic.Int64) {
 	t.Helper()
 	reads := new(atomic.Int64)
-	return clientOf(t, b, grpc.WithChainStreamInterceptor(func(
-		ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
-		opts ...grpc.CallOption,
-	) (grpc.ClientStream, error) {
-		s, err := open(ctx, d, cc, method, opts...)
-		return &billed{ClientStream: s, reads: reads, ended: func() { ended(method) }}, err
+	return clientOf(t, b, streams(func(open openStream) (grpc.ClientStream, error) {
+		s, err := open()
+		return &billed{ClientStream: s, reads: reads, ended: ended}, err
 	})), reads
 }

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -33,8 +34,11 @@ type following struct {
 
 func newFollowing(t *testing.T) *following {
 	f := &following{Backend: emulatortest.Embedded(t)}
-	cl := clientOf(t, f.Backend, opened(func() error {
-		return status.Error(codes.Code(f.code.Load()), "as the test wants") // nil for OK
+	cl := clientOf(t, f.Backend, streams(func(open openStream) (grpc.ClientStream, error) {
+		if code := codes.Code(f.code.Load()); code != codes.OK {
+			return nil, status.Error(code, "as the test wants")
+		}
+		return open()
 	}))
 	f.Put(t, "x", doc{"status": analysislock.Queued})
 	c := &cli.Call{Streams: cli.Streams{In: strings.NewReader(""), Out: &f.out, Err: &f.out}}
