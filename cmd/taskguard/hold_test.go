@@ -311,6 +311,8 @@ func TestHold_Stolen(t *testing.T) {
 			}
 			must(locks.Acquire(t.Context(), "p:project", "browser"))(t)
 			h.end(t, 1, "asked\n", "lease-stale", tc.ended)
+			denied := startHold(t, env, "--dir", dir, "--", "echo", "never")
+			denied.end(t, 1, "", "room p:project", "(acquire-denied)")
 			if _, err := locks.Release(t.Context(), "p:project", "browser"); err != nil {
 				t.Errorf("the browser's lock was touched: %v", err)
 			}
