@@ -1,35 +1,18 @@
 package main
 
 import (
+	"io"
 	"os"
 	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"taskguard/internal/testing/emulatortest"
 )
 
-// shells has how to switch completion on in each shell, and what to type for the completions of a line.
-var shells = map[string]struct {
-	args       []string
-	on, before string
-	after      string
-}{
-	"bash": {
-		[]string{"--norc", "-i"},
-		"source /usr/share/bash-completion/bash_completion; source <(taskguard completion bash); " +
-			"bind 'set show-all-if-ambiguous on'; bind 'set page-completions off'", "", "\t",
-	},
-	"zsh":  {[]string{"-f", "-i"}, "autoload -Uz compinit; compinit -D; source <(taskguard completion zsh)", "", "\t"},
-	"fish": {[]string{"--no-config"}, "taskguard completion fish | source", "complete --do-complete '", "'\n"},
-}
-
-func TestHelpIsWrappedAtTheWidthOfTheTerminal(t *testing.T) {
-	ours, theirs := terminal(t)
-	check(t, unix.IoctlSetWinsize(int(theirs.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 50}))
+func TestHelp_Terminal(t *testing.T) {
+	ours, theirs := terminal(t, 50)
 	cmd := exec.CommandContext(t.Context(), must(os.Executable())(t), "help")
 	cmd.Env, cmd.Stdout = append(os.Environ(), "COLUMNS="), theirs
 	check(t, cmd.Run())
@@ -40,20 +23,41 @@ func TestHelpIsWrappedAtTheWidthOfTheTerminal(t *testing.T) {
 	}
 }
 
-// Each shell completes in a terminal what somebody types.
-func TestEachShellCompletesWhatIsTyped(t *testing.T) {
+// shells has how to switch completion on in each shell, and what to type around a line for its completions.
+var shells = map[string]struct {
+	args              []string
+	on, before, after string
+}{
+	"bash": {
+		args: []string{"--norc", "-i"},
+		on: "source /usr/share/bash-completion/bash_completion; source <(taskguard completion bash); " +
+			"bind 'set show-all-if-ambiguous on'; bind 'set page-completions off'",
+		after: "\t",
+	},
+	"zsh": {
+		args:  []string{"-f", "-i"},
+		on:    "autoload -Uz compinit; compinit -D; source <(taskguard completion zsh)",
+		after: "\t",
+	},
+	"fish": {
+		args:   []string{"--no-config"},
+		on:     "taskguard completion fish | source",
+		before: "complete --do-complete '", after: "'\n",
+	},
+}
+
+func TestCompletion(t *testing.T) {
 	t.Parallel()
 	dir := exampleFiles(t)
 	for shell, s := range shells {
 		t.Run(shell, func(t *testing.T) {
 			t.Parallel()
 			path, err := exec.LookPath(shell)
-			if v := os.Getenv("REQUIRE_SHELLS"); err != nil && (v == "" || v == "0") {
+			if required := os.Getenv("REQUIRE_SHELLS"); err != nil && strings.Trim(required, "0") == "" {
 				t.Skipf("%v; REQUIRE_SHELLS=1 makes this a failure", err)
 			}
 			check(t, err)
-			ours, theirs := terminal(t)
-			check(t, unix.IoctlSetWinsize(int(theirs.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 160}))
+			ours, theirs := terminal(t, 160)
 			cmd := exec.CommandContext(t.Context(), path, s.args...)
 			cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = dir, theirs, theirs, theirs
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -62,20 +66,7 @@ func TestEachShellCompletesWhatIsTyped(t *testing.T) {
 			check(t, cmd.Start())
 			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) // killed
 			screen := &emulatortest.Log{}
-			defer func() {
-				if t.Failed() {
-					t.Logf("%q", screen.String())
-				}
-			}()
-			go func() {
-				for text := make([]byte, 4096); ; {
-					n, err := ours.Read(text)
-					if err != nil {
-						return
-					}
-					_, _ = screen.Write(text[:n])
-				}
-			}()
+			go func() { _, _ = io.Copy(screen, ours) }()
 
 			must(ours.WriteString(s.on + "; echo 'read''y'\n"))(t)
 			screen.Await(t, "ready")
@@ -88,7 +79,9 @@ func TestEachShellCompletesWhatIsTyped(t *testing.T) {
 				seen := len(screen.String())
 				must(ours.WriteString(s.before + typed + s.after))(t)
 				for word := range strings.FieldsSeq(words) {
-					eventually(t, typed+" is completed to "+word, func() bool { return strings.Contains(screen.String()[seen:], word) })
+					eventually(t, typed+" is completed to "+word, func() bool {
+						return strings.Contains(screen.String()[seen:], word)
+					})
 				}
 				must(ours.WriteString("\x15"))(t) // Ctrl-U: an empty line
 			}

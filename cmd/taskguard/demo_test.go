@@ -1,113 +1,77 @@
 package main
 
 import (
-	"encoding/json"
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/testing/emulatortest"
 )
 
-// report is the demo's JSON.
-type report struct {
-	OK       bool
-	Problems []string
-	Files    []struct {
-		File                        string
-		ID                          string `json:"analysis_id"`
-		Status                      string
-		Runs                        int
-		FinishedBy                  int `json:"finished_by"`
-		Deliveries, Finishes, Skips int
-		Unanswered                  int
-	}
-	Killed *struct {
-		Worker    int
-		ID        string    `json:"analysis_id"`
-		ExpiresAt time.Time `json:"lock_expired_at"`
-		TakenOver int       `json:"taken_over_by"`
-		Percent   int       `json:"committed_percent"`
-		Continued int       `json:"continued_percent"`
-	}
-}
-
 // Every named file is finished once, one of them after its worker was killed and another has
-// continued from its checkpoint.
-func TestTheDemoFinishesEachFileOnce(t *testing.T) {
+// continued from its checkpoint. cmd/internal/local tests how the demo finds out.
+func TestDemo(t *testing.T) {
 	t.Parallel()
-	one, elsewhere := write(t, "one.txt", "just one file\n"), vars{"GOOGLE_CLOUD_PROJECT": "not-to-be-touched", "FIRESTORE_EMULATOR_HOST": closedPort(t)}
-	o := taskguard(t, elsewhere, "demo", "main.go", "--json", one, one)
-	o.want(t, cli.ExitDone, "with SIGKILL in the middle of its run", "the dead worker's lock", " over, token 2", ", and continues at ")
-	var got report
-	if err := json.Unmarshal([]byte(o.out), &got); err != nil {
-		t.Fatalf("%v in %s", err, o.out)
+	one := write(t, "one.txt", "just one file\n")
+	elsewhere := vars{"GOOGLE_CLOUD_PROJECT": "not-to-be-touched", "FIRESTORE_EMULATOR_HOST": closedPort(t)}
+	o := taskguard(t, elsewhere, "demo main.go --json "+one+" "+one).done(t)
+	report := o.object(t)
+	wantValues(t, report, doc{"ok": true})
+	files := report["files"].([]any)
+	if len(files) != 2 {
+		t.Fatalf("%d files, want 2: %s", len(files), o.out)
 	}
-	if !got.OK || len(got.Problems) > 0 || len(got.Files) != 2 || got.Killed == nil || got.Killed.ExpiresAt.IsZero() {
-		t.Fatalf("ok = %v, problems = %q, %d files, killed = %+v", got.OK, got.Problems, len(got.Files), got.Killed)
+	killed := report["killed"].(doc)
+	for _, file := range files {
+		f := file.(doc)
+		sum := f["runs"].(float64) + f["skips"].(float64) + f["unanswered"].(float64)
+		wantValues(t, f, doc{"status": "READY", "finishes": 1.0, "deliveries": sum})
+		if f["analysis_id"] == killed["analysis_id"] {
+			wantValues(t, f, doc{"finished_by": killed["taken_over_by"]})
+		}
 	}
+	wantValues(t, killed, doc{"continued_percent": killed["committed_percent"]})
 	// A slow machine may not kill the first run in its middle: one.txt has one part only.
-	if k := got.Killed; k.Continued != k.Percent || k.Percent == 0 && !strings.HasPrefix(k.ID, "one-") {
-		t.Errorf("%+v, want it continued at what was committed", k)
+	if killed["committed_percent"] == 0.0 && !strings.HasPrefix(killed["analysis_id"].(string), "one-") {
+		t.Errorf("%v, want something committed", killed)
 	}
-	for line := range strings.Lines(o.err) {
-		if width := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); width > 80 {
-			t.Errorf("a line of %d columns: %s", width, line)
-		}
-	}
-	for _, f := range got.Files {
-		if f.Deliveries != f.Runs+f.Skips+f.Unanswered {
-			t.Errorf("%+v does not add up", f)
-		}
-		// A machine that stalls for longer than a lock lasts costs a run each time.
-		if f.Status != "READY" || f.Finishes != 1 || f.Runs > f.Deliveries-f.Skips || f.Deliveries < 3 {
-			t.Errorf("%+v, want READY once, after 3 deliveries or more", f)
-		}
-		if k := got.Killed; f.ID == k.ID && (f.Runs < 2 || f.FinishedBy == k.Worker || f.FinishedBy != k.TakenOver) {
-			t.Errorf("%+v of the killed worker; killed: %+v", f, k)
-		}
+	if n := longest(o.err); n > 80 {
+		t.Errorf("a line of %d columns: %s", n, o.err)
 	}
 }
 
 // Started by systemd, or in a container, a worker has no open standard input.
-func TestAWorkerNeedsNoOpenStandardInput(t *testing.T) {
+func TestWorker_Stdin(t *testing.T) {
 	t.Parallel()
-	out, cmd := &emulatortest.Log{}, exec.CommandContext(t.Context(), must(os.Executable())(t), "worker")
-	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), "TASK_AUTH=none", "PORT=0"), out, out
-	for name, value := range store(t) {
-		cmd.Env = append(cmd.Env, name+"="+value)
-	}
-	check(t, cmd.Start())
-	out.Await(t, `"msg":"serving"`)
+	r := startRun(t, store(t).with("TASK_AUTH", "none").with("PORT", "0"), "worker")
+	r.out.Await(t, `"msg":"serving"`)
 	time.Sleep(time.Second)
-	if strings.Contains(out.String(), "stopping") {
+	if strings.Contains(r.out.String(), "stopping") {
 		t.Error("it stops without a signal")
 	}
-	check(t, cmd.Process.Signal(syscall.SIGTERM))
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	check(t, r.Process.Signal(syscall.SIGTERM))
+	r.end(t, cli.ExitDone, "stopping")
 }
 
 // However the demo ends in the middle of its runs, none of its workers outlives it.
-func TestNoProcessOutlivesTheDemo(t *testing.T) {
+func TestDemo_Interrupt(t *testing.T) {
 	for name, tc := range map[string]struct {
 		signal syscall.Signal
 		code   int
 	}{"Ctrl-C": {syscall.SIGINT, cli.ExitInterrupted}, "SIGKILL": {syscall.SIGKILL, -1}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			self := must(os.Executable())(t)
-			out, cmd := &emulatortest.Log{}, exec.CommandContext(t.Context(), self, "demo")
+			out, cmd := &emulatortest.Log{}, exec.CommandContext(t.Context(), must(os.Executable())(t), "demo")
 			cmd.Dir, cmd.Stdout, cmd.Stderr = t.TempDir(), out, out
-			cmd.Env = append(os.Environ(), "FIRESTORE_EMULATOR_HOST="+closedPort(t)) // of another local, which has ended
+			// It is of another local, which has ended.
+			cmd.Env = append(os.Environ(), "FIRESTORE_EMULATOR_HOST="+closedPort(t))
 			check(t, cmd.Start())
 			eventually(t, "two runs at once", func() bool { return strings.Count(out.String(), "runs on") >= 2 })
 			out.Await(t, "  5 documents\n") // its own, as none is named
@@ -123,14 +87,7 @@ func TestNoProcessOutlivesTheDemo(t *testing.T) {
 			if got := cmd.ProcessState.ExitCode(); got != tc.code {
 				t.Errorf("exit %d, want %d\n%s", got, tc.code, out)
 			}
-			eventually(t, "all processes have ended", func() bool {
-				for _, pid := range pids {
-					if alive(pid) {
-						return false
-					}
-				}
-				return true
-			})
+			eventually(t, "all processes have ended", func() bool { return !slices.ContainsFunc(pids, alive) })
 		})
 	}
 }

@@ -16,10 +16,7 @@ import (
 	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/api/option"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
-	"taskguard/cmd/internal/cli"
 	"taskguard/internal/testing/emulatortest"
 )
 
@@ -35,15 +32,17 @@ func dockerArguments(t *testing.T) (arguments []string) {
 // createTask creates a task that posts "payload" to url.
 func createTask(t *testing.T, env vars, url string) *cloudtaskspb.Task {
 	t.Helper()
-	conn := must(grpc.NewClient(env["CLOUD_TASKS_EMULATOR_HOST"], grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
-	client := must(apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)))(t)
+	conn := option.WithGRPCConn(dial(t, env["CLOUD_TASKS_EMULATOR_HOST"]))
+	client := must(apiv2.NewClient(t.Context(), conn))(t)
 	t.Cleanup(func() { _ = client.Close() })
-	return must(client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: env["TASK_QUEUE"], Task: &cloudtaskspb.Task{
-		MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: &cloudtaskspb.HttpRequest{Url: url, Body: []byte("payload")}},
-	}}))(t)
+	request := &cloudtaskspb.HttpRequest{Url: url, Body: []byte("payload")}
+	return must(client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{
+		Parent: env["TASK_QUEUE"],
+		Task:   &cloudtaskspb.Task{MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: request}},
+	}))(t)
 }
 
-func TestTheEmulatorServesGooglesClientsUntilSIGINT(t *testing.T) {
+func TestEmulator(t *testing.T) {
 	t.Parallel()
 	const tasks = 9 // 5 are delivered at once, and then one each 200 ms
 	delivered := make(chan string, tasks+1)
@@ -52,7 +51,8 @@ func TestTheEmulatorServesGooglesClientsUntilSIGINT(t *testing.T) {
 		delivered <- r.URL.Path + " " + string(body)
 	}))
 	defer worker.Close()
-	cmd := exec.CommandContext(t.Context(), must(os.Executable())(t), append(dockerArguments(t), "--port", "0", "--as-documented", "--target", worker.URL)...)
+	args := append(dockerArguments(t), "--port", "0", "--as-documented", "--target", worker.URL)
+	cmd := exec.CommandContext(t.Context(), must(os.Executable())(t), args...)
 	cmd.Env = append(os.Environ(), "TASK_QUEUE=projects/p1/locations/l/queues/tasks")
 	var deliveries emulatortest.Log
 	cmd.Stderr = &deliveries
@@ -64,9 +64,7 @@ func TestTheEmulatorServesGooglesClientsUntilSIGINT(t *testing.T) {
 	for ready := false; !ready; _, health, ready = strings.Cut(script, "# Ready: ") {
 		script += must(lines.ReadString('\n'))(t)
 	}
-	if code, _ := browse(t, http.MethodGet, strings.Fields(health)[0], ""); code != http.StatusOK {
-		t.Errorf("%s answers %d", health, code)
-	}
+	browse(t, http.MethodGet, strings.Fields(health)[0], "").want(t, http.StatusOK)
 	shell := exec.CommandContext(t.Context(), "env", "-i", "/bin/sh", "-c", `eval "$0"; /usr/bin/env`, script)
 	env := vars{}
 	for line := range strings.Lines(string(must(shell.Output())(t))) {
@@ -77,31 +75,26 @@ func TestTheEmulatorServesGooglesClientsUntilSIGINT(t *testing.T) {
 		t.Errorf("it exports %v", env)
 	}
 
-	put(t, env, "notes/one", map[string]any{"text": "kept"})
-	if snap := must(fieldsOf(t, env, "notes/one").Get(t.Context()))(t); snap.Data()["text"] != "kept" {
-		t.Errorf("the document has %v", snap.Data())
+	put(t, env, "notes/one", doc{"text": "kept"})
+	wantValues(t, fieldsOf(t, env, "notes/one"), doc{"text": "kept"})
+	next := func(want string) {
+		t.Helper()
+		if got := received(t, delivered); got != want {
+			t.Errorf("%s was delivered, want %s", got, want)
+		}
 	}
 	began, task := time.Now(), &cloudtaskspb.Task{}
 	for range tasks {
 		task = createTask(t, env, worker.URL+"/run")
 	}
 	for range tasks {
-		select {
-		case got := <-delivered:
-			if got != "/run payload" {
-				t.Errorf("%s was delivered", got)
-			}
-		case <-time.After(30 * time.Second):
-			t.Fatal("no task was delivered")
-		}
+		next("/run payload")
 	}
 	if slow := time.Since(began); slow < 600*time.Millisecond {
 		t.Errorf("%d tasks within %v with --as-documented", tasks, slow)
 	}
-	taskguard(t, env, "submit", "--input", "{}", "--id", "x").want(t, cli.ExitDone) // with no other variable
-	if got := <-delivered; got != `/internal/tasks/analysis {"analysis_id":"x"}` {
-		t.Errorf("%s was delivered", got)
-	}
+	taskguard(t, env, "submit --input {} --id x").done(t) // with no other variable
+	next(`/internal/tasks/analysis {"analysis_id":"x"}`)
 	deliveries.Await(t, "task "+path.Base(task.Name)+", attempt 1: answered 200")
 
 	check(t, cmd.Process.Signal(os.Interrupt))

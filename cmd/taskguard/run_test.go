@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -31,7 +30,7 @@ const later = 75
 
 const builtin = "builtin:document"
 
-func TestRunSaysWhatHappened(t *testing.T) {
+func TestRun(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
 	a := analyses(t, q.env)
@@ -39,106 +38,86 @@ func TestRunSaysWhatHappened(t *testing.T) {
 		create(t, a, id)
 	}
 	locked(t, a, "locked")
-	put(t, q.env, "waiting", map[string]any{"status": "QUEUED", "attempts": 1, "lockToken": 1, "nextAttemptAt": "2126-01-02T03:04:05.678Z"})
-	put(t, q.env, "malformed", map[string]any{"status": "QUEUED", "lockToken": "1"})
-	analyzer := q.env.with("ANALYZER", "exec:"+script(t, `case $ANALYSIS_ID in retry) exit 1;; failed) echo no >&2; exit 65;; esac; echo '"done"'`))
+	put(t, q.env, "malformed", doc{"status": "QUEUED", "lockToken": "1"})
+	env := q.env.with("ANALYZER", "exec:"+script(t,
+		`case $ANALYSIS_ID in retry) exit 1;; failed) echo no >&2; exit 65;; esac; echo '"done"'`))
 	for _, tc := range []struct {
 		id     string
 		code   int
-		text   string // the line, without "taskguard run: "
+		text   string
 		booked bool
 	}{
-		{"ready", cli.ExitDone, "ready is READY\n", false},
-		{"ready", cli.ExitDone, "ready was READY before: nothing was run\n", false},
-		{"failed", cli.ExitFailed, "no\ntaskguard run: failed is FAILED: analyzer_rejected: no\n", false},
-		{"failed", cli.ExitDone, "failed was FAILED before: nothing was run\n", false},
-		{"retry", later, "retry failed, and is tried again at 2", true},
-		{"retry", later, "retry is not due before 2", true},
-		{"locked", later, "locked is locked by another run until 2", true},
-		{"missing", cli.ExitFailed, "missing does not exist\n", false},
-		{"malformed", cli.ExitFailed, "malformed cannot be read: ", false},
-		{"-x", cli.ExitDone, "-x is READY\n", false},
+		{id: "ready", code: cli.ExitDone, text: "ready is READY\n"},
+		{id: "ready", code: cli.ExitDone, text: "ready was READY before"},
+		{id: "failed", code: cli.ExitFailed, text: "failed is FAILED: analyzer_rejected: no\n"},
+		{id: "failed", code: cli.ExitDone, text: "failed was FAILED before"},
+		{id: "retry", code: later, text: "retry failed, and is tried again at 2", booked: true},
+		{id: "retry", code: later, text: "retry is not due before 2", booked: true},
+		{id: "locked", code: later, text: "locked is locked by another run until 2", booked: true},
+		{id: "missing", code: cli.ExitFailed, text: "missing does not exist\n"},
+		{id: "malformed", code: cli.ExitFailed, text: "malformed cannot be read: "},
+		{id: "-x", code: cli.ExitDone, text: "-x is READY\n"},
 	} {
-		o := taskguard(t, analyzer, "run", "--", tc.id).want(t, tc.code, tc.text)
+		o := taskguard(t, env, "run -- "+tc.id).want(t, tc.code, tc.text)
 		if booked := strings.Contains(o.err, "the next delivery is enqueued"); booked != tc.booked {
 			t.Errorf("%s: booked %t, want %t: %s", tc.id, booked, tc.booked, o.err)
 		}
-		errs := strings.TrimPrefix(o.err, "no\n") // of the program
-		if strings.Count(o.out+errs, "\n") != 1 {
-			t.Errorf("%s: want one line:\n%s%s", tc.id, o.out, o.err)
+		if text := o.out + strings.TrimPrefix(o.err, "no\n"); strings.Count(text, "\n") != 1 { // no is the program's
+			t.Errorf("%s: want one line:\n%s", tc.id, text)
 		}
 	}
-	taskguard(t, analyzer.with("LOG_FORMAT", "json"), "run", "missing").want(t, cli.ExitFailed, `"outcome":"not_found"`)
+	taskguard(t, env.with("LOG_FORMAT", "json"), "run missing").fails(t, `"outcome":"not_found"`)
 	q.wantTasks(t, 2) // of retry, whose name is booked once, and of locked
 
-	without := analyzer.without("TASK_QUEUE", "TASK_TARGET_URL", "CLOUD_TASKS_EMULATOR_HOST")
-	taskguard(t, without, "run", "locked").want(t, later, "; nothing is enqueued\n")
-	o := taskguard(t, without, "run", "retry", "--json").want(t, later, `"outcome":"retry"`)
-	wantKeys(t, o.out, "id", "outcome", "attempt", "lock_token", "code", "message", "booked")
-	wantKeys(t, taskguard(t, analyzer, "run", "ready", "--json").want(t, cli.ExitDone).out, "id", "outcome", "status", "booked")
-	wantKeys(t, taskguard(t, analyzer, "run", "locked", "--json").want(t, later).out, "id", "outcome", "retry_at", "booked")
-}
-
-// script writes a program for ANALYZER=exec:.
-func script(t testing.TB, body string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "analyzer")
-	check(t, os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o700))
-	return path
-}
-
-func TestRunRefusesAWrongEnvironmentWithALineForEachProblem(t *testing.T) {
-	const queue = "projects/p/locations/l/queues/q"
-	for name, tc := range map[string]struct {
+	without := q.without().with("ANALYZER", env["ANALYZER"])
+	taskguard(t, without, "run locked").want(t, later, "nothing is enqueued")
+	for _, tc := range []struct {
 		env  vars
-		want []string
+		id   string
+		code int
+		keys string
 	}{
-		"no project": {vars{"FIRESTORE_EMULATOR_HOST": "127.0.0.1:1", "ANALYZER": builtin}, []string{"GOOGLE_CLOUD_PROJECT: must be set"}},
+		{env: without, id: "retry", code: later, keys: "attempt lock_token code message"},
+		{env: env, id: "ready", code: cli.ExitDone, keys: "status"},
+		{env: env, id: "locked", code: later, keys: "retry_at"},
+	} {
+		object := taskguard(t, tc.env, "run --json "+tc.id).want(t, tc.code).object(t)
+		wantKeys(t, object, "id outcome booked "+tc.keys)
+	}
+}
+
+func TestRun_Environment(t *testing.T) {
+	google := vars{"GOOGLE_CLOUD_PROJECT": "p", "ANALYZER": builtin}
+	for name, tc := range map[string]struct {
+		env   vars
+		named []string // a line each
+	}{
 		"several": {
-			vars{"GOOGLE_CLOUD_PROJECT": "p", "LOCK_TTL": "x", "ANALYZER": "what", "RUN_TIMEOUT": "-1s", "TASK_QUEUE": queue, "TASK_TARGET_URL": "https://w.example"},
-			[]string{"LOCK_TTL: ", "ANALYZER: ", "RUN_TIMEOUT: ", "TASK_CALLER: must be set with TASK_QUEUE"},
+			vars{
+				"GOOGLE_CLOUD_PROJECT": "p", "LOCK_TTL": "x", "ANALYZER": "what", "RUN_TIMEOUT": "-1s", "KINDS": "[]",
+				"TASK_QUEUE": queueName, "TASK_TARGET_URL": "https://w.example",
+			},
+			[]string{"LOCK_TTL: ", "ANALYZER: ", "RUN_TIMEOUT: ", "TASK_CALLER: ", "KINDS: "},
 		},
-		"what it ignores": {vars{"GOOGLE_CLOUD_PROJECT": "p", "ANALYZER": "what", "MAX_RUNS": "x", "PORT": "x", "SMOKE_INPUT": "{"}, []string{"ANALYZER: "}},
-		"a job":           {vars{"GOOGLE_CLOUD_PROJECT": "p", "ANALYZER": "job:projects/p/locations/l/jobs/j"}, []string{"ANALYZER: job:"}},
-		"over MAX_RUN":    {vars{"GOOGLE_CLOUD_PROJECT": "p", "RUN_TIMEOUT": "25h", "ANALYZER": builtin}, []string{"MAX_RUN_TIME: 24h0m0s is under RUN_TIMEOUT, 25h0m0s"}},
-		"wrong kinds":     {vars{"GOOGLE_CLOUD_PROJECT": "p", "KINDS": "[]", "ANALYZER": builtin}, []string{"KINDS: want a JSON array"}},
-		"no analyzer":     {vars{"GOOGLE_CLOUD_PROJECT": "p"}, []string{"ANALYZER: must be set: exec:"}},
-		"nothing answers": {vars{"GOOGLE_CLOUD_PROJECT": "p", "FIRESTORE_EMULATOR_HOST": closedPort(t), "RUN_TIMEOUT": "24h", "TASK_AUTH": "what", "ANALYZER": builtin}, nil},
+		"none that it ignores": {
+			google.with("ANALYZER", "what").with("MAX_RUNS", "x").with("PORT", "x").with("SMOKE_INPUT", "{"),
+			[]string{"ANALYZER: "},
+		},
+		"a job":          {google.with("ANALYZER", "job:projects/p/locations/l/jobs/j"), []string{"ANALYZER: job:"}},
+		"over MAX_RUN":   {google.with("RUN_TIMEOUT", "25h"), []string{"MAX_RUN_TIME"}},
+		"no analyzer":    {google.without("ANALYZER"), []string{"ANALYZER: must be set"}},
+		"no credentials": {google, []string{"nothing was run: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			o := taskguard(t, tc.env, "run", "x")
-			if tc.want == nil { // the environment is right
-				o.want(t, later, "nothing answers at")
-				return
-			}
-			o.want(t, cli.ExitUsage, tc.want...)
-			if strings.Count(o.err, "\n") != len(tc.want) || o.out != "" {
-				t.Errorf("want %d lines:\n%s", len(tc.want), o.err)
+			t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", filepath.Join(t.TempDir(), "none"))
+			o := taskguard(t, tc.env, "run x").refused(t, tc.named...)
+			if strings.Count(o.err, "\n") != len(tc.named) || o.out != "" {
+				t.Errorf("want %d lines:\n%s", len(tc.named), o.err)
 			}
 		})
 	}
-}
-
-func TestRunSaysThatTheAnalysisIsReadyIfItsLineCannotBeWritten(t *testing.T) {
-	q := newQueue(t)
-	create(t, analyses(t, q.env), "x")
-	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-	check(t, err)
-	defer func() { _ = full.Close() }()
-	var errs emulatortest.Log
-	env := q.env.with("ANALYZER", "exec:"+script(t, "echo 1"))
-	code := cli.Run(t.Context(), commands(), []string{"run", "x"}, cli.Streams{Out: full, Err: &errs}, env.lookup)
-	const want = "x is READY, and standard output cannot be written: "
-	if code != cli.ExitFailed || !strings.Contains(errs.String(), want) {
-		t.Errorf("exit %d: %s", code, errs.String())
-	}
-}
-
-func TestRunWithoutCredentialsIsAWrongEnvironment(t *testing.T) {
-	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", filepath.Join(t.TempDir(), "none"))
-	o := taskguard(t, vars{"GOOGLE_CLOUD_PROJECT": "p", "ANALYZER": builtin}, "run", "x")
-	o.want(t, cli.ExitUsage, "nothing was run: ")
+	dead := emulated(closedPort(t)).with("RUN_TIMEOUT", "24h").with("TASK_AUTH", "what").with("ANALYZER", builtin)
+	taskguard(t, dead, "run x").want(t, later, "nothing answers at")
 }
 
 // running is a process with `taskguard run`.
@@ -164,9 +143,7 @@ func startRun(t testing.TB, env vars, args ...string) *running {
 func (r *running) end(t testing.TB, code int, text string) {
 	t.Helper()
 	_ = r.Wait() // the exit code is checked
-	if got := r.ProcessState.ExitCode(); got != code || !strings.Contains(r.out.String(), text) {
-		t.Errorf("exit %d, want %d and %q:\n%s", got, code, text, &r.out)
-	}
+	outcome{r.ProcessState.ExitCode(), r.out.String(), ""}.want(t, code, text)
 }
 
 // begun waits until the analyzer has written n lines into the file.
@@ -179,35 +156,50 @@ func begun(t testing.TB, file string, n int) {
 }
 
 // The first run of an analysis holds its lock, until each row ends it.
-func TestARunEndsAsItShould(t *testing.T) {
+func TestRun_End(t *testing.T) {
+	signal := func(t *testing.T, r *running, s os.Signal) { check(t, r.Process.Signal(s)) }
 	for name, tc := range map[string]struct {
 		during func(t *testing.T, q *testQueue, r *running)
+		ignore string // what the program does to ignore SIGTERM. It is killed 5 s later: time for a second signal
 		code   int
 		text   string
 		status string
-		held   bool // the lock is kept, and nothing is booked
+		held   bool // the lock is kept
+		soon   bool // a delivery is due at once. Nobody listens, so the queue tries again soon
 	}{
-		"another run of the same id": {func(t *testing.T, q *testQueue, r *running) {
-			taskguard(t, q.env.with("ANALYZER", builtin), "run", "x").want(t, later, "x is locked by", "the next delivery is enqueued")
-			check(t, r.Process.Signal(syscall.SIGTERM))
-		}, later, "x was stopped, and can run again; the next delivery is enqueued\n", "QUEUED", false},
-		"Ctrl-C": {func(t *testing.T, _ *testQueue, r *running) {
-			check(t, r.Process.Signal(os.Interrupt))
-		}, later, "x was stopped, and can run again; the next delivery is enqueued\n", "QUEUED", false},
-		"a second Ctrl-C": {func(t *testing.T, _ *testQueue, r *running) {
-			check(t, r.Process.Signal(os.Interrupt))
-			time.Sleep(200 * time.Millisecond) // two signals at once would be one
-			check(t, r.Process.Signal(os.Interrupt))
-		}, -1, "", "PROCESSING", true},
-		"a cancelled analysis": {func(t *testing.T, q *testQueue, _ *running) {
-			taskguard(t, q.env, "cancel", "x").want(t, cli.ExitDone)
-		}, later, "x lost its lock: nothing of this run is written; it is FAILED\n", "FAILED", false},
-		"another owner": {func(t *testing.T, q *testQueue, _ *running) {
-			taskguard(t, q.env, "unlock", "x").want(t, cli.ExitDone)
-			a := analyses(t, q.env)
-			_, err := a.AcquireAnalysisLock(t.Context(), "x", "w/2", 0, analysislock.AcquireOptions{})
-			check(t, err)
-		}, later, "x lost its lock: nothing of this run is written; the next delivery is enqueued\n", "PROCESSING", true},
+		"another run of the same id": {
+			during: func(t *testing.T, q *testQueue, r *running) {
+				taskguard(t, q.env.with("ANALYZER", builtin), "run x").want(t, later, "x is locked by", "is enqueued")
+				signal(t, r, syscall.SIGTERM)
+			},
+			code: later, text: "x was stopped", status: "QUEUED", soon: true,
+		},
+		"Ctrl-C": {
+			during: func(t *testing.T, _ *testQueue, r *running) { signal(t, r, os.Interrupt) },
+			code:   later, text: "the next delivery is enqueued", status: "QUEUED", soon: true,
+		},
+		"a second Ctrl-C": {
+			during: func(t *testing.T, _ *testQueue, r *running) {
+				signal(t, r, os.Interrupt)
+				time.Sleep(200 * time.Millisecond) // two signals at once would be one
+				signal(t, r, os.Interrupt)
+			},
+			ignore: "trap '' TERM; ",
+			code:   -1, status: "PROCESSING", held: true,
+		},
+		"a cancelled analysis": {
+			during: func(t *testing.T, q *testQueue, _ *running) { taskguard(t, q.env, "cancel x").done(t) },
+			code:   later, text: "x lost its lock: nothing of this run is written; it is FAILED\n", status: "FAILED",
+		},
+		"another owner": {
+			during: func(t *testing.T, q *testQueue, _ *running) {
+				taskguard(t, q.without(), "unlock x").done(t)
+				a := analyses(t, q.env)
+				must(a.AcquireAnalysisLock(t.Context(), "x", "w/2", 0, analysislock.AcquireOptions{}))(t)
+			},
+			code: later, text: "x lost its lock: nothing of this run is written; the next delivery is enqueued\n",
+			status: "PROCESSING", held: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -215,10 +207,8 @@ func TestARunEndsAsItShould(t *testing.T) {
 			a := analyses(t, q.env)
 			create(t, a, "x")
 			file := filepath.Join(t.TempDir(), "begun")
-			// A program that ignores SIGTERM is killed 5 s later: time enough for a second signal.
-			ignore := map[bool]string{true: "trap '' TERM; "}[name == "a second Ctrl-C"]
-			env := q.env.with("ANALYZER", "exec:"+script(t, ignore+"echo >>"+file+"; while :; do sleep 0.1; done")).with("LOCK_HEARTBEAT", "500ms")
-			r := startRun(t, env, "run", "x")
+			analyzer := script(t, tc.ignore+"echo >>"+file+"; while :; do sleep 0.1; done")
+			r := startRun(t, q.env.with("ANALYZER", "exec:"+analyzer).with("LOCK_HEARTBEAT", "500ms"), "run", "x")
 			begun(t, file, 1)
 			tc.during(t, q, r)
 			r.end(t, tc.code, tc.text)
@@ -226,91 +216,69 @@ func TestARunEndsAsItShould(t *testing.T) {
 			if d.Status != tc.status || (d.Lock.Owner != "") != tc.held {
 				t.Errorf("%s, owner %q, want %s, held %t", d.Status, d.Lock.Owner, tc.status, tc.held)
 			}
-			// It was due at once. Nobody listens, so the queue tries again soon.
 			soon := slices.ContainsFunc(q.tasks(t), func(task *cloudtaskspb.Task) bool {
 				return task.GetScheduleTime().AsTime().Before(time.Now().Add(time.Minute))
 			})
-			if soon != (tc.status == "QUEUED") && name != "another owner" {
+			if soon != tc.soon {
 				t.Errorf("a delivery is booked for now: %t", soon)
 			}
 		})
 	}
 }
 
-// jobAPI is the Cloud Run Admin API. Each execution is a process.
-type jobAPI struct {
-	t   testing.TB
-	env vars // of the job's container
-
-	mu         sync.Mutex
-	executions []*running
-}
-
-func (j *jobAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var body struct {
-		Overrides struct {
-			ContainerOverrides []struct{ Args []string }
+// jobsAPI is Cloud Run's API for jobs. Each execution is a process in the environment env.
+func jobsAPI(t *testing.T, env vars) (server *httptest.Server, executions <-chan *running) {
+	started := make(chan *running, 9)
+	server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body struct {
+			Overrides struct {
+				ContainerOverrides []struct{ Args []string }
+			}
 		}
-	}
-	err := json.NewDecoder(r.Body).Decode(&body)
-	if err != nil || r.URL.Path != "/v2/projects/p/locations/l/jobs/long:run" || len(body.Overrides.ContainerOverrides) != 1 {
-		http.Error(w, "not found", http.StatusNotFound)
-		return
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.executions = append(j.executions, startRun(j.t, j.env, body.Overrides.ContainerOverrides[0].Args...))
-	_, _ = fmt.Fprint(w, `{"name": "projects/p/locations/l/operations/o"}`)
-}
-
-// execution waits for the nth, from 0.
-func (j *jobAPI) execution(n int) (r *running) {
-	j.t.Helper()
-	eventually(j.t, fmt.Sprintf("%d executions", n+1), func() bool {
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		if len(j.executions) > n {
-			r = j.executions[n]
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			t.Error(err)
 		}
-		return r != nil
-	})
-	return r
+		started <- startRun(t, env, body.Overrides.ContainerOverrides[0].Args...)
+		_, _ = fmt.Fprint(w, "{}")
+	}))
+	t.Cleanup(server.Close)
+	return server, started
 }
 
-// The worker's runs may take 1 s, and the job's take longer. Two executions are killed. Recovery finds
-// their analysis, and the third finishes it.
-func TestAJobRunsWhatNoDeliveryCouldAndItsDeathIsFound(t *testing.T) {
+// The worker's runs may take 1 s, and the job's take longer. One execution is killed. Its death is found,
+// and the next one finishes the analysis.
+func TestRun_Job(t *testing.T) {
 	t.Parallel()
 	l := listen(t)
 	q := newQueue(t)
 	q.env["TASK_TARGET_URL"], q.env["LOCK_TTL"] = "http://"+l.Addr().String(), "2s"
 	file := filepath.Join(t.TempDir(), "begun")
-	api := &jobAPI{t: t, env: q.env.with("ANALYZER", "exec:"+script(t,
-		`echo >>`+file+`; test $(wc -l <`+file+`) -gt 1 || exec sleep 60; sleep 2; echo '"done"'`)).with("RUN_TIMEOUT", "1h")}
-	server := httptest.NewServer(api)
-	defer server.Close()
+	api, executions := jobsAPI(t, q.env.with("RUN_TIMEOUT", "1h").with("ANALYZER", "exec:"+script(t,
+		`echo >>`+file+`; test $(wc -l <`+file+`) -gt 1 || exec sleep 60; sleep 2; echo '"done"'`)))
 
 	cfg := must(workerservice.ParseConfig(q.env.with("TASK_AUTH", "none").with("RUN_TIMEOUT", "1s").
 		with("ANALYZER", "job:projects/p/locations/l/jobs/long").lookup))(t)
-	cfg.JobOptions = []option.ClientOption{option.WithEndpoint(server.URL), option.WithHTTPClient(server.Client())}
+	cfg.JobOptions = []option.ClientOption{option.WithEndpoint(api.URL), option.WithHTTPClient(api.Client())}
 	ctx, stop := context.WithCancel(t.Context())
 	log, served := &emulatortest.Log{}, make(chan error, 1)
 	go func() { served <- workerservice.Serve(ctx, cfg, l, telemetry.NewLogger(log, "json", 0)) }()
 	t.Cleanup(func() { stop(); check(t, <-served) })
 
-	taskguard(t, q.env, "submit", "--input", "1", "--id", "x").want(t, cli.ExitDone)
-	killed := api.execution(0)
+	taskguard(t, q.env, "submit --input 1 --id x").done(t)
+	killed := received(t, executions)
 	begun(t, file, 1)
-	taskguard(t, q.env.with("ANALYZER", builtin), "run", "x").want(t, later, "x is locked by") // a second execution
+	taskguard(t, q.env.with("ANALYZER", builtin), "run x").want(t, later, "x is locked by") // a second execution
 	check(t, killed.Process.Kill())
-	eventually(t, "recovery has booked", func() bool {
-		return strings.HasPrefix(taskguard(t, q.env, "recover").want(t, cli.ExitDone).out, "found 1, enqueued 1")
+	eventually(t, "recovery, or the follow-up of the second, has started another", func() bool {
+		taskguard(t, q.env, "recover").done(t)
+		return len(executions) > 0
 	})
-	api.execution(1).end(t, cli.ExitDone, "x is READY\n")
-	if d := must(analyses(t, q.env).Get(t.Context(), "x"))(t); d.Status != analysislock.Ready || d.Result != "done" || len(d.History) != 2 || d.History[1].Outcome != analysislock.OutcomeReady {
+	received(t, executions).end(t, cli.ExitDone, "x is READY\n")
+	d := must(analyses(t, q.env).Get(t.Context(), "x"))(t)
+	if d.Result != "done" || len(d.History) != 2 {
 		t.Errorf("%s %v, history %+v", d.Status, d.Result, d.History)
 	}
-	// The follow-up of the dead run and recovery's delivery may come together. Then both start a run, and one is locked out.
+	// The follow-up and recovery's delivery may come together. Then both start a run, and one is locked out.
 	if n := strings.Count(log.String(), `"outcome":"started"`); n != 2 && n != 3 {
 		t.Errorf("%d deliveries have started a run, want 2 or 3:\n%s", n, log)
 	}

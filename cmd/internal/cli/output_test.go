@@ -4,13 +4,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/cobra"
 )
 
-func TestATimeMayBeDaysAgo(t *testing.T) {
+func TestParseTime(t *testing.T) {
 	const refused = -1
 	for text, want := range map[string]time.Duration{
 		"1d": 24 * time.Hour, "1d12h": 36 * time.Hour, "90m": 90 * time.Minute, "0d": 0, "d": refused, "-1d": refused,
@@ -27,8 +28,10 @@ func TestATimeMayBeDaysAgo(t *testing.T) {
 	}
 }
 
-func TestADurationOfMoreThanAnHourIsNotShown(t *testing.T) {
-	for d, want := range map[time.Duration]string{time.Hour + 1: "", time.Hour: "1h0m0s", time.Minute: "1m0s", 1500 * time.Millisecond: "1.5 s"} {
+func TestDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		time.Hour + 1: "", time.Hour: "1h0m0s", time.Minute: "1m0s", 1500 * time.Millisecond: "1.5 s",
+	} {
 		if got := Duration(d, "%s"); got != want {
 			t.Errorf("%d: %q, want %q", d, got, want)
 		}
@@ -36,46 +39,45 @@ func TestADurationOfMoreThanAnHourIsNotShown(t *testing.T) {
 }
 
 // The null device is a character device, as a terminal is.
-func TestATextIsShortenedOnlyForATerminal(t *testing.T) {
+func TestCall_Fit(t *testing.T) {
 	device, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	file, fileErr := os.Create(filepath.Join(t.TempDir(), "out"))
 	if err != nil || fileErr != nil {
 		t.Fatal(err, fileErr)
 	}
 	defer func() { _, _ = device.Close(), file.Close() }()
-	for name, tc := range map[string]struct {
-		out  io.Writer
-		want string
-	}{"a terminal": {device, "ab…hij"}, "a file": {file, "abcdefghij"}, "a buffer": {io.Discard, "abcdefghij"}} {
+	for out, want := range map[io.Writer]string{device: "ab…hij", file: "abcdefghij", io.Discard: "abcdefghij"} {
 		var got string
 		command := func(Lookup) *cobra.Command {
-			return &cobra.Command{Use: "fit", Run: func(cmd *cobra.Command, _ []string) { got = NewCall(cmd, nil).Fit("abcdefghij", 6) }}
+			return &cobra.Command{Use: "fit", Run: func(cmd *cobra.Command, _ []string) {
+				got = NewCall(cmd, nil).Fit("abcdefghij", 6)
+			}}
 		}
-		if code := Run(t.Context(), []Command{command}, []string{"fit"}, Streams{Out: tc.out, Err: io.Discard}, nil); code != 0 || got != tc.want {
-			t.Errorf("%s: %d, %q, want %q", name, code, got, tc.want)
+		Run(t.Context(), []Command{command}, []string{"fit"}, Streams{Out: out, Err: io.Discard}, nil)
+		if got != want {
+			t.Errorf("%T: %q, want %q", out, got, want)
 		}
 	}
 }
 
-func TestExportsAreForAShell(t *testing.T) {
+func TestExports(t *testing.T) {
 	got := Exports(map[string]string{"A": "projects/p/q:1", "B": "it's $x"})
 	if want := "export A=projects/p/q:1\n" + `export B='it'\''s $x'` + "\n"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
 
-func TestAMessageIsWrappedForATerminalButNoCommandInIt(t *testing.T) {
-	for message, want := range map[string]string{
-		"taskguard status: short":                                  "taskguard status: short",
-		"taskguard status: reading demo-taskguard / (default) / x": "taskguard status: reading\n  demo-taskguard / (default) /\n  x",
-		"taskguard status: unknown flag --x (see: taskguard help status)": "taskguard status: unknown\n  flag --x\n" +
-			"  (see: taskguard help status)",
-		"taskguard requeue: taskguard requeue --status QUEUED --since 1h enqueues them": "taskguard requeue:\n" +
-			"  taskguard requeue --status QUEUED --since 1h enqueues them",
-		"taskguard run: it failed\n  File \"a.py\", line 1234567, in f\nKeyError": "taskguard run: it failed\n" +
-			"  File \"a.py\", line 1234567, in f\nKeyError",
+// In the wrapped messages | is the end of a line. No command is broken.
+func TestFold(t *testing.T) {
+	for _, want := range []string{
+		"taskguard status: short",
+		"taskguard status: reading|  demo-taskguard / (default) /|  x",
+		"taskguard status: unknown|  flag --x|  (see: taskguard help status)",
+		"taskguard requeue:|  taskguard requeue --status QUEUED --since 1h enqueues them",
+		"taskguard run: it failed\n  File \"a.py\", line 1234567, in f\nKeyError",
 	} {
-		if got := fold(message, 30); got != want {
+		message := strings.ReplaceAll(want, "|  ", " ")
+		if got, want := fold(message, 30), strings.ReplaceAll(want, "|", "\n"); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 		if got := fold(message, 0); got != message {

@@ -26,7 +26,7 @@ type blockedWriter chan struct{}
 
 func (w blockedWriter) Write(p []byte) (int, error) { <-w; return len(p), nil }
 
-func TestAnAsyncWriterWithoutAReaderDelaysNothing(t *testing.T) {
+func TestAsyncWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := make(blockedWriter)
 		w := newAsyncWriter(to)
@@ -39,7 +39,7 @@ func TestAnAsyncWriterWithoutAReaderDelaysNothing(t *testing.T) {
 		}
 		w.close()
 		if waited := time.Since(began); waited != closeGrace {
-			t.Errorf("closing took %v; want %v", waited, closeGrace)
+			t.Errorf("closing took %v, want %v", waited, closeGrace)
 		}
 		_, _ = fmt.Fprintln(w, "afterwards")
 		close(to)
@@ -47,17 +47,14 @@ func TestAnAsyncWriterWithoutAReaderDelaysNothing(t *testing.T) {
 }
 
 // failingStore is a Firestore that does not answer.
-type failingStore struct{}
+type failingStore struct{ lease.Store[document.Lock] }
 
 func (failingStore) Load(context.Context, string, lease.Want) (lease.Cell[document.Lock], error) {
 	return lease.Cell[document.Lock]{}, lease.ErrUnavailable
 }
 
-func (failingStore) Swap(context.Context, string, lease.Cell[document.Lock], document.Lock) (lease.Cell[document.Lock], error) {
-	return lease.Cell[document.Lock]{}, lease.ErrUnavailable
-}
-
-func TestHoldReportsThatItFallsBackToTheFileOnceAndOnlyIfFirestoreDoesNotAnswer(t *testing.T) {
+// A project without a Firestore has always the file.
+func TestFallbackNotice(t *testing.T) {
 	for want, remote := range []lease.Store[document.Lock]{nil, failingStore{}} {
 		synctest.Test(t, func(t *testing.T) {
 			var errs bytes.Buffer
@@ -67,37 +64,41 @@ func TestHoldReportsThatItFallsBackToTheFileOnceAndOnlyIfFirestoreDoesNotAnswer(
 				t.Fatal(err)
 			}
 			subscribe(c, l, options{})
-			err = l.WithProjectLock(t.Context(), project.AcquireOptions{}, func(_ context.Context, ls project.Lease) error {
-				if ls.Strategy != "file-lock" {
-					t.Errorf("the lock is %s", ls.Strategy)
-				}
-				return nil
-			})
-			if got := strings.Count(errs.String(), "Firestore does not answer: the lock is project/.lock"); err != nil || got != want {
-				t.Errorf("%v, %d notices, want %d: %q", err, got, want, errs.String())
+			var strategy project.Strategy
+			noted := func(_ context.Context, ls project.Lease) error { strategy = ls.Strategy; return nil }
+			err = l.WithProjectLock(t.Context(), project.AcquireOptions{}, noted)
+			if err != nil || strategy != "file-lock" {
+				t.Errorf("the lock is %s, %v", strategy, err)
+			}
+			if got := strings.Count(errs.String(), "Firestore does not answer"); got != want {
+				t.Errorf("%d notices, want %d: %q", got, want, errs.String())
 			}
 		})
 	}
 }
 
-func TestASignalBeforeTheStartPreventsTheStart(t *testing.T) {
-	ctx, cancel := context.WithCancelCause(t.Context())
-	r := &runner{group: &processGroup{path: "/bin/true", args: []string{"true"}, cancel: cancel}}
-	r.group.signal(syscall.SIGTERM)
-	err := r.exit(ctx, r.command(ctx, project.Lease{}))
-	if coded := (cli.ExitError{}); !errors.As(err, &coded) || coded.Code != 128+15 {
-		t.Errorf("%v; want 143", err)
+func wantExit(t *testing.T, err error, code int) {
+	t.Helper()
+	if coded := (cli.ExitError{}); !errors.As(err, &coded) || coded.Code != code {
+		t.Errorf("%v, want exit %d", err, code)
 	}
 }
 
-func TestAReleaseThatFailsKeepsTheExitCodeAndIsReported(t *testing.T) {
-	var errs bytes.Buffer
-	c := &cli.Call{Streams: cli.Streams{Err: &errs}}
-	r := &runner{Call: c, started: true, status: 3 << 8}
-	err := r.exit(t.Context(), &project.Error{Code: project.ReleaseFailed, Cause: lease.ErrUnavailable})
-	if coded := (cli.ExitError{}); !errors.As(err, &coded) || coded.Code != 3 || !strings.Contains(errs.String(), "release-failed") {
-		t.Errorf("%v, %q; want exit 3, and the error in a notice", err, errs.String())
-	}
+func TestRunner_Exit(t *testing.T) {
+	t.Run("a signal before the start prevents it", func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		r := &runner{group: &processGroup{path: "/bin/true", args: []string{"true"}, cancel: cancel}}
+		r.group.signal(syscall.SIGTERM)
+		wantExit(t, r.exit(ctx, r.command(ctx, project.Lease{})), 128+15)
+	})
+	t.Run("a release that fails keeps the exit code, and is reported", func(t *testing.T) {
+		var errs bytes.Buffer
+		r := &runner{Call: &cli.Call{Streams: cli.Streams{Err: &errs}}, started: true, status: 3 << 8}
+		wantExit(t, r.exit(t.Context(), &project.Error{Code: project.ReleaseFailed, Cause: lease.ErrUnavailable}), 3)
+		if !strings.Contains(errs.String(), "release-failed") {
+			t.Errorf("%q", errs.String())
+		}
+	})
 }
 
 // lost is the cause of a loss, after which a process may run for no time. It counts who asks.
@@ -120,30 +121,34 @@ func started(ctx context.Context, t *testing.T, script string) *processGroup {
 	return g
 }
 
-func TestWhatTheCommandLeavesRunningIsKilledAtALoss(t *testing.T) {
-	ctx, lose := context.WithCancelCause(t.Context())
-	asked, reports := 0, []string{}
-	g := started(ctx, t, `trap '' TERM; sleep 1000 & echo >"$0"`)
-	status := g.wait(ctx, func(message string) {
-		reports = append(reports, message)
-		lose(lost{&asked})
+func TestProcessGroup(t *testing.T) {
+	t.Run("what the command leaves running is killed at a loss", func(t *testing.T) {
+		ctx, lose := context.WithCancelCause(t.Context())
+		asked, reports := 0, 0
+		g := started(ctx, t, `trap '' TERM; sleep 1000 & echo >"$0"`)
+		status := g.wait(ctx, func(string) {
+			reports++
+			lose(lost{&asked})
+		})
+		if asked != 1 || reports != 1 {
+			t.Errorf("asked %d times how long it may run, %d reports", asked, reports)
+		}
+		if status.ExitStatus() != 0 {
+			t.Errorf("status %v", status)
+		}
 	})
-	if status.ExitStatus() != 0 || asked != 1 || len(reports) != 1 {
-		t.Errorf("status %v, asked %d times how long it may run, %q", status, asked, reports)
-	}
-}
+	t.Run("a signal after the end reaches no group with the same id", func(t *testing.T) {
+		ctx, lose := context.WithCancelCause(t.Context())
+		other, over := started(ctx, t, `echo >"$0"; exec sleep 1000`), started(t.Context(), t, `echo >"$0"`)
+		over.wait(t.Context(), func(string) {})
+		over.id = other.id
+		over.signal(syscall.SIGINT)
 
-func TestASignalAfterTheEndReachesNoGroupWithTheSameID(t *testing.T) {
-	ctx, lose := context.WithCancelCause(t.Context())
-	other, over := started(ctx, t, `echo >"$0"; exec sleep 1000`), started(t.Context(), t, `echo >"$0"`)
-	over.wait(t.Context(), func(string) {})
-	over.id = other.id
-	over.signal(syscall.SIGINT)
-
-	asked, reports := 0, []string{}
-	lose(lost{&asked})
-	status := other.wait(ctx, func(message string) { reports = append(reports, message) })
-	if status.Signal() != syscall.SIGTERM || len(reports) != 1 {
-		t.Errorf("%v, %q; want SIGTERM, and one report", status, reports)
-	}
+		asked, reports := 0, 0
+		lose(lost{&asked})
+		status := other.wait(ctx, func(string) { reports++ })
+		if status.Signal() != syscall.SIGTERM || reports != 1 {
+			t.Errorf("%v, %d reports, want SIGTERM, and one", status, reports)
+		}
+	})
 }

@@ -4,238 +4,165 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
-	"taskguard/emulator/firestore"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/repo"
-	"taskguard/worker"
 )
 
-func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
-
-func TestChangesKeepToTheRateAndToSixteenAtATime(t *testing.T) {
-	for _, tc := range []struct {
-		b          bulk
-		slow, took time.Duration // one change; all that begin
-		changes    int
+func TestBulk_Rate(t *testing.T) {
+	for name, tc := range map[string]struct {
+		b       bulk
+		slow    time.Duration // one change
+		within  time.Duration
+		changes int64
 	}{
-		{bulk{rate: 0.1}, 0, 25 * time.Second, 3}, // the first at once
-		{bulk{rate: 4}, 0, 5*time.Second + time.Millisecond, 21},
-		{bulk{rate: 1000}, 0, 50*time.Millisecond + time.Microsecond, 51},
-		{bulk{rate: 0.1, dryRun: true}, 0, time.Second, 100},
-		{bulk{}, time.Minute, time.Minute - time.Second, 17}, // one waits for the first of sixteen
-		{bulk{}, time.Minute, 2*time.Minute - time.Second, 33},
+		"the first at once":        {b: bulk{rate: 0.1}, within: 25 * time.Second, changes: 3},
+		"a thousand a second":      {b: bulk{rate: 1000}, within: 50*time.Millisecond + time.Microsecond, changes: 51},
+		"a dry run is not limited": {b: bulk{rate: 0.1, dryRun: true}, within: time.Second, changes: 100},
+		"one waits for sixteen":    {slow: time.Minute, within: 59 * time.Second, changes: 17},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			n := 0
-			var mu sync.Mutex
-			ctx, cancel := context.WithTimeout(t.Context(), tc.took)
-			defer cancel()
-			_ = tc.b.each(ctx, make([]analysislock.Analysis, 100), func(*analysislock.Analysis) error {
-				mu.Lock()
-				n++
-				mu.Unlock()
-				time.Sleep(tc.slow)
-				return nil
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var n atomic.Int64
+				ctx, cancel := context.WithTimeout(t.Context(), tc.within)
+				defer cancel()
+				_ = tc.b.each(ctx, make([]analysislock.Analysis, 100), func(*analysislock.Analysis) error {
+					n.Add(1)
+					time.Sleep(tc.slow)
+					return nil
+				})
+				if n.Load() != tc.changes {
+					t.Errorf("%d changes in %s, want %d", n.Load(), tc.within, tc.changes)
+				}
 			})
-			if n != tc.changes {
-				t.Errorf("%+v: %d changes in %s, want %d", tc.b, n, tc.took, tc.changes)
-			}
 		})
 	}
 }
 
-func TestABulkChangeStopsWhereTheQueueRefusesAll(t *testing.T) {
+func TestBulk_Refused(t *testing.T) {
 	booking := func(code codes.Code) error {
 		return fmt.Errorf("%w: %w", console.ErrNotBooked, status.Error(code, "c"))
 	}
-	for err, want := range map[error]bool{
-		nil: false, booking(codes.NotFound): true, booking(codes.PermissionDenied): true, booking(codes.Unavailable): false,
-		booking(codes.ResourceExhausted): false, status.Error(codes.NotFound, "a document"): false, lease.ErrMalformed: false,
+	for err, stops := range map[error]bool{
+		booking(codes.NotFound): true, booking(codes.PermissionDenied): true,
+		nil: false, booking(codes.Unavailable): false, status.Error(codes.NotFound, "a document"): false,
 	} {
-		if got := queueRefuses(err); (got != nil) != want {
-			t.Errorf("%v stops the command: %v, want %v", err, got, want)
-		}
-	}
-}
-
-// clientOf returns a Client of the analyses of b.
-func clientOf(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOption) *Client {
-	t.Helper()
-	guard, err := worker.Open(t.Context(), worker.Options{
-		Project: b.Project, Auth: worker.CheckedByProxy(), FirestoreOptions: b.Client(t, opts...),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = guard.Shutdown(context.Background()) })
-	work := guard.MustRegister(worker.Kind{})
-	return &Client{Operator: work.Operator(), guard: guard, work: work}
-}
-
-// skewed returns a Firestore whose clock is so far ahead of this machine's, and its time.
-func skewed(t *testing.T, ahead time.Duration) (*emulatortest.Backend, *Client, func() time.Time) {
-	t.Helper()
-	now := func() time.Time { return time.Now().Add(ahead) }
-	b := emulatortest.Embedded(t)
-	b.Server = firestore.NewServer(firestore.Options{Now: now})
-	t.Cleanup(b.Server.Close)
-	return b, clientOf(t, b), now
-}
-
-// refusing returns a Client of b's analyses, whose streams are refused after as many as allowed.
-func refusing(t *testing.T, b *emulatortest.Backend) (cl *Client, allowed, refused *int) {
-	t.Helper()
-	allowed, refused = new(int), new(int)
-	return clientOf(t, b, grpc.WithChainStreamInterceptor(
-		func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			if *allowed--; *allowed < 0 {
-				*refused++
-				return nil, status.Error(codes.PermissionDenied, "as the test wants")
-			}
-			return open(ctx, d, cc, method, opts...)
-		})), allowed, refused
-}
-
-// A change is tried for 15 s.
-func TestARefusedChangeIsAnError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		b.Put(t, "x", map[string]any{"status": "QUEUED"})
-		cl, _, _ := refusing(t, b)
-		c := &cli.Call{}
-		for _, verb := range []console.Verb{console.Unlock, console.Requeue, console.Cancel, console.Delete, console.Resolve} {
-			err := cl.changeOne(t.Context(), c, console.Change{Verb: verb, ID: "x"}, slog.New(slog.DiscardHandler))
-			if status.Code(err) != codes.PermissionDenied {
-				t.Errorf("%s: %v", verb, err)
-			}
-		}
-	})
-}
-
-// Three queries list the dated; there is no room for others, or their query fails.
-func TestTheUnfinishedAreListedWithoutThoseThatCannotBeRead(t *testing.T) {
-	b := emulatortest.Embedded(t)
-	b.Put(t, "dated", map[string]any{"status": "QUEUED", "updatedAt": time.Now()})
-	cl, allowed, _ := refusing(t, b)
-	var printed strings.Builder
-	c := &cli.Call{Streams: cli.Streams{Err: &printed}}
-	for limit, warned := range []bool{1: false, 2: true} {
-		printed.Reset()
-		*allowed = 3
-		found, err := cl.unfinished(t.Context(), c, max(limit, 1))
-		if got := strings.Contains(printed.String(), "the list may miss analyses"); err != nil || len(found) != 1 || got != warned {
-			t.Errorf("%d at most: %v, %v, %q", limit, found, err, printed.String())
+		if got := queueRefuses(err); (got != nil) != stops {
+			t.Errorf("%v stops the command: %v, want %v", err, got, stops)
 		}
 	}
 }
 
 // One is listed with fields, then it is changed by others, or deleted.
-func TestAnAnalysisThatHasChangedSinceItWasListedIsSkipped(t *testing.T) {
+func TestBulk_Change(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, cl, now := skewed(t, 3*time.Hour)
-		type doc = map[string]any
 		with := func(fields, more doc) doc { fields = maps.Clone(fields); maps.Copy(fields, more); return fields }
 		failing := doc{"status": "PROCESSING", "attempts": 3, "lockToken": 4, "lastError": doc{"code": "c"}}
 		running := with(failing, doc{"lockOwner": "w/2", "lockExpiresAt": now().Add(time.Minute)})
-		crashed := with(running, doc{"lockExpiresAt": now().Add(-time.Second)})
-		fresh, ready, bad := doc{"status": "QUEUED", "attempts": 0}, doc{"status": "READY", "attempts": 3, "lockToken": 4}, with(failing, doc{"lockToken": "4"})
-		cancelled := doc{"status": "FAILED", "lockToken": 5, "finishedBy": "operator", "error": doc{"code": "cancelled", "message": "cancelled by x"}}
-		both := []console.Verb{console.Requeue, console.Cancel}
-		requeue, requeueFresh, cancel := both[:1], []console.Verb{console.RequeueFresh}, both[1:]
-		for _, tc := range []struct {
-			what          []console.Verb
-			b             bulk
-			fields, since doc
-			want          string
-		}{
-			{both, bulk{}, failing, nil, "changed"},
-			{both, bulk{}, failing, with(failing, doc{"status": "QUEUED"}), "skipped changed"},
-			{both, bulk{}, failing, with(failing, doc{"lockToken": 5}), "skipped changed"},
-			{both, bulk{}, failing, running, "skipped changed"},
-			{both, bulk{}, failing, doc{"deleted": true}, "skipped deleted"},
-			{both, bulk{}, running, nil, "skipped held"},
-			{both, bulk{dryRun: true}, running, nil, "skipped held"},
-			{both, bulk{}, crashed, nil, "changed"}, // by Firestore's clock alone
-			{both, bulk{dryRun: true}, crashed, nil, "would_change"},
-			{both, bulk{}, bad, nil, "failed"},
-			{requeue, bulk{}, crashed, running, "skipped held"}, // its owner has renewed it
-			{cancel, bulk{running: true}, running, nil, "changed"},
-			{cancel, bulk{running: true, dryRun: true}, running, nil, "would_change"},
-			{cancel, bulk{running: true}, fresh, running, "changed"},
-			{cancel, bulk{running: true}, running, failing, "changed"},
-			{cancel, bulk{running: true}, running, ready, "skipped already_finished"},
-			{cancel, bulk{running: true}, running, cancelled, "skipped already_finished"},
-			{cancel, bulk{running: true}, running, doc{"deleted": true}, "skipped deleted"},
-			{cancel, bulk{}, ready, nil, "skipped already_finished"},
-			{cancel, bulk{}, cancelled, nil, "skipped already_finished"},
-			{cancel, bulk{}, fresh, nil, "changed"},
-			{requeue, bulk{}, cancelled, nil, "changed"},
-			{requeue, bulk{}, ready, nil, "skipped ready"},
-			{requeueFresh, bulk{dryRun: true}, ready, nil, "skipped ready"},
-			{requeue, bulk{filter: filter{status: "READY"}}, ready, nil, "changed"},
-			{requeueFresh, bulk{}, fresh, nil, "skipped already_queued"},
-			{requeue, bulk{filter: filter{status: "QUEUED"}}, fresh, nil, "changed"},
-			{requeue, bulk{}, with(fresh, doc{"attempts": 1}), nil, "changed"},
-			{requeue, bulk{}, with(fresh, doc{"lastError": doc{"code": "c"}}), nil, "changed"},
-			{requeue, bulk{}, with(fresh, doc{"lockOwner": "w/2", "lockToken": 4, "lockExpiresAt": crashed["lockExpiresAt"]}), nil, "changed"},
-		} {
-			for _, what := range tc.what {
-				b.Put(t, "x", with(tc.fields, doc{"updatedAt": now()}))
-				listed, err := cl.Find(t.Context(), repo.Filter{}, "", 10)
-				if err != nil || len(listed) != 1 {
-					t.Fatalf("%+v, %v, want one", listed, err)
-				}
-				switch {
-				case tc.since["deleted"] == true:
-					b.Delete(t, "x")
-				case tc.since != nil:
-					b.Put(t, "x", with(tc.since, doc{"updatedAt": now()}))
-				}
-				outcome, reason, err := tc.b.change(t.Context(), cl, console.Change{Verb: what, Who: "ops"}, &listed[0], slog.New(slog.DiscardHandler))
-				if got := strings.TrimSpace(outcome + " " + reason); got != tc.want || (err != nil) != (got == failed) {
-					t.Errorf("%s by %+v of %v, then %v: %s, %v, want %s", what, tc.b, tc.fields, tc.since, got, err, tc.want)
-				}
-				if failed, _ := b.Fields(t, "x")["error"].(doc); outcome == didChange && what == console.Cancel && failed["message"] != "cancelled by ops" {
-					t.Errorf("%v, want the operator", failed)
-				}
+		crashed := with(running, doc{"lockExpiresAt": now().Add(-time.Second)}) // by Firestore's clock alone
+		fresh := doc{"status": "QUEUED", "attempts": 0}
+		ready := doc{"status": "READY", "attempts": 3, "lockToken": 4}
+		cancelled := doc{"status": "FAILED", "lockToken": 5, "error": doc{"code": "cancelled"}}
+		var same doc
+		deleted := doc{"deleted": true}
+
+		try := func(verb console.Verb, flags bulk, fields, since doc, want string) {
+			t.Helper()
+			b.Put(t, "x", with(fields, doc{"updatedAt": now()}))
+			listed, err := cl.Find(t.Context(), repo.Filter{}, "", 10)
+			if err != nil || len(listed) != 1 {
+				t.Fatalf("%+v, %v, want one", listed, err)
+			}
+			switch {
+			case since["deleted"] == true:
+				b.Delete(t, "x")
+			case since != nil:
+				b.Put(t, "x", with(since, doc{"updatedAt": now()}))
+			}
+			request := console.Change{Verb: verb, Who: "ops"}
+			outcome, reason, err := flags.change(t.Context(), cl, request, &listed[0], silent)
+			if got := strings.TrimSpace(outcome + " " + reason); got != want || (err != nil) != (got == failed) {
+				t.Errorf("%s by %+v of %v, then %v: %s, %v, want %s", verb, flags, fields, since, got, err, want)
+			}
+			if verb != console.Cancel || outcome != didChange {
+				return
+			}
+			if failure, _ := b.Fields(t, "x")["error"].(doc); failure["message"] != "cancelled by ops" {
+				t.Errorf("%v, want the operator", failure)
 			}
 		}
+		dry, all, dryAll := bulk{dryRun: true}, bulk{running: true}, bulk{running: true, dryRun: true}
+		for _, verb := range []console.Verb{console.Requeue, console.Cancel} {
+			try(verb, bulk{}, failing, same, "changed")
+			try(verb, bulk{}, failing, with(failing, doc{"status": "QUEUED"}), "skipped changed")
+			try(verb, bulk{}, failing, with(failing, doc{"lockToken": 5}), "skipped changed")
+			try(verb, bulk{}, failing, running, "skipped changed")
+			try(verb, bulk{}, failing, deleted, "skipped deleted")
+			try(verb, bulk{}, running, same, "skipped held")
+			try(verb, dry, running, same, "skipped held")
+			try(verb, bulk{}, crashed, same, "changed")
+			try(verb, dry, crashed, same, "would_change")
+			try(verb, bulk{}, with(failing, doc{"lockToken": "4"}), same, "failed")
+		}
+		try(console.Cancel, all, running, same, "changed")
+		try(console.Cancel, dryAll, running, same, "would_change")
+		try(console.Cancel, all, fresh, running, "changed")
+		try(console.Cancel, all, running, failing, "changed")
+		try(console.Cancel, all, running, ready, "skipped already_finished")
+		try(console.Cancel, all, running, cancelled, "skipped already_finished")
+		try(console.Cancel, all, running, deleted, "skipped deleted")
+		try(console.Cancel, bulk{}, ready, same, "skipped already_finished")
+		try(console.Cancel, bulk{}, cancelled, same, "skipped already_finished")
+		try(console.Cancel, bulk{}, fresh, same, "changed")
+		try(console.Requeue, bulk{}, crashed, running, "skipped held") // its owner has renewed it
+		try(console.Requeue, bulk{}, cancelled, same, "changed")
+		try(console.Requeue, bulk{}, ready, same, "skipped ready")
+		try(console.RequeueFresh, dry, ready, same, "skipped ready")
+		try(console.Requeue, bulk{filter: filter{status: "READY"}}, ready, same, "changed")
+		try(console.RequeueFresh, bulk{}, fresh, same, "skipped already_queued")
+		try(console.Requeue, bulk{filter: filter{status: "QUEUED"}}, fresh, same, "changed")
+		try(console.Requeue, bulk{}, with(fresh, doc{"attempts": 1}), same, "changed")
+		try(console.Requeue, bulk{}, with(fresh, doc{"lastError": doc{"code": "c"}}), same, "changed")
+		try(console.Requeue, bulk{}, with(crashed, fresh), same, "changed")
 	})
 }
 
 // This machine's clock is behind, then ahead of, Firestore's.
-func TestALockIsJudgedByFirestoresClockAlone(t *testing.T) {
+func TestChange_Clock(t *testing.T) {
 	for _, ahead := range []time.Duration{3 * time.Hour, -3 * time.Hour} {
-		for _, verb := range []console.Verb{console.Delete, console.Requeue, console.RequeueFresh, console.Unlock, console.Cancel} {
+		for verb, forced := range map[console.Verb]bool{
+			console.Delete: false, console.Requeue: false, console.RequeueFresh: false,
+			console.Unlock: true, console.Cancel: true,
+		} {
 			synctest.Test(t, func(t *testing.T) {
 				b, cl, now := skewed(t, ahead)
-				for id, left := range map[string]time.Duration{"held": time.Second, "lapsed": -time.Second} {
-					b.Put(t, id, map[string]any{"status": "PROCESSING", "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": iso8601.Format(now().Add(left))})
-					done, err := cl.change(t.Context(), console.Change{Verb: verb, ID: id}, slog.New(slog.DiscardHandler))
-					forced := verb == console.Unlock || verb == console.Cancel
-					refused := errors.As(err, new(*lease.HeldError))
-					if held := id == "held"; refused != (held && !forced) || err == nil && done.Lock.Held != held {
-						t.Errorf("%s of one %s, with Firestore's clock ahead by %v: %+v, %v", verb, id, ahead, done, err)
+				for left, held := range map[time.Duration]bool{time.Second: true, -time.Second: false} {
+					b.Put(t, "x", doc{
+						"status": "PROCESSING", "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": now().Add(left),
+					})
+					done, err := cl.change(t.Context(), console.Change{Verb: verb, ID: "x"}, silent)
+					if refused := errors.As(err, new(*lease.HeldError)); refused != (held && !forced) {
+						t.Errorf("%s, %v left, Firestore's clock ahead by %v: %v", verb, left, ahead, err)
+					}
+					if err == nil && done.Lock.Held != held {
+						t.Errorf("%s, %v left, Firestore's clock ahead by %v: %+v", verb, left, ahead, done)
 					}
 				}
 			})
@@ -244,84 +171,118 @@ func TestALockIsJudgedByFirestoresClockAlone(t *testing.T) {
 }
 
 // The filter's durations are before Firestore's time, and so is the time of a repeated command.
-func TestAFilterIsOfFirestoresTime(t *testing.T) {
+func TestFilter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, cl, now := skewed(t, 3*time.Hour)
-		fixed := now().Add(-40 * time.Minute).Truncate(time.Millisecond)
-		for id, ago := range map[string]time.Duration{"a": 0, "b": time.Hour - time.Second, "c": time.Hour + time.Second, "d": 25 * time.Hour} {
-			b.Put(t, id, map[string]any{"status": "QUEUED", "updatedAt": iso8601.Format(now().Add(-ago)), "lastError": map[string]any{"code": "c" + id}})
+		before := func(ago time.Duration) string { return iso8601.Format(now().Add(-ago)) }
+		for id, ago := range map[string]time.Duration{
+			"a": 0, "b": time.Hour - time.Second, "c": time.Hour + time.Second, "d": 25 * time.Hour,
+		} {
+			b.Put(t, id, doc{"status": "QUEUED", "updatedAt": before(ago), "lastError": doc{"code": "c" + id}})
 		}
-		for flags, want := range map[string]string{
-			"--since 1h": "a b", "--older-than 1h": "c d", "--since 1d": "a b c", "--older-than 1d1h": "", "--older-than 1d --status QUEUED": "d",
-			"--since 1d --older-than 1h": "c", "--older-than " + iso8601.Format(fixed): "b c d", "--status READY": "", "--code cb": "b", "--code C": "",
+		for flags, want := range map[string]struct {
+			ids    string
+			before time.Duration // of the repeated command
+		}{
+			"--since 1h":                     {"a b", 0},
+			"--since 1d":                     {"a b c", 0},
+			"--since 1d --older-than 1h":     {"c", time.Hour},
+			"--older-than 1h":                {"c d", time.Hour},
+			"--older-than 1d1h":              {"", 25 * time.Hour},
+			"--older-than " + before(2400e9): {"b c d", 40 * time.Minute},
+			"--status READY":                 {"", 0},
+			"--code cb":                      {"b", 0},
+			"--code C":                       {"", 0},
 		} {
 			var f filter
-			var errs strings.Builder
-			c, cmd := &cli.Call{Name: "status", Streams: cli.Streams{Err: &errs}}, &cobra.Command{}
+			cmd := &cobra.Command{}
 			f.declare(cmd, nil)
-			if err := cmd.ParseFlags(strings.Fields(flags)); err != nil {
-				t.Fatal(err)
-			}
-			found, before, err := cl.find(t.Context(), c, &f, 10)
+			ok(t, cmd.ParseFlags(strings.Fields(flags)))
+			c, out := call("status")
+			found, limit, err := cl.find(t.Context(), c, &f, 10)
+			ok(t, err)
 			ids := make([]string, len(found))
 			for i := range found {
 				ids[i] = found[i].ID
 			}
-			if slices.Sort(ids); strings.Join(ids, " ") != want || err != nil {
-				t.Errorf("%s: %q, %v, want %s", flags, ids, err, want)
+			if slices.Sort(ids); strings.Join(ids, " ") != want.ids {
+				t.Errorf("%s: %q, want %s", flags, ids, want.ids)
 			}
-			const known = "taskguard status: no analysis matches; the codes are: ca, cb, cc, cd\n"
-			if filtered := strings.Contains(flags, "--code"); (errs.String() == known) != (filtered && want == "") {
-				t.Errorf("%s prints %q", flags, errs.String())
+			if told := strings.Contains(out.String(), "ca, cb, cc, cd"); told != (flags == "--code C") {
+				t.Errorf("%s prints %q", flags, out)
 			}
-			wantBefore := now()
-			if _, older, given := strings.Cut(flags, "--older-than "); given {
-				parsed, err := cli.ParseTime(strings.Fields(older)[0])
-				if err != nil {
-					t.Fatal(err)
-				}
-				wantBefore = parsed(now())
-			}
-			if before.Sub(wantBefore).Abs() > time.Second {
-				t.Errorf("%s: before %s, want %s", flags, before, wantBefore)
+			if limit.Sub(now().Add(-want.before)).Abs() > time.Second {
+				t.Errorf("%s: before %s, want %s ago", flags, limit, want.before)
 			}
 		}
 	})
 }
 
-func TestEachRefusedReadingIsAnError(t *testing.T) {
-	b := emulatortest.Embedded(t)
-	b.Put(t, "x", map[string]any{"status": "QUEUED", "createdAt": time.Now(), "updatedAt": time.Now(), "input": 2, "result": 3, "lockToken": 1})
-	b.Put(t, "failed", map[string]any{"status": "FAILED", "updatedAt": time.Now(), "error": map[string]any{"code": "c"}})
-	cl, allowed, refused := refusing(t, b)
-	var out, errs strings.Builder
-	c := &cli.Call{Streams: cli.Streams{Out: &out, Err: &errs}, Lookup: func(string) (string, bool) { return "", false }}
-	all := bulk{dryRun: true}
-	all.filter.declare(&cobra.Command{}, nil)
-	operator := consoleOperator{cl, slog.New(slog.DiscardHandler)}
-	for name, read := range map[string]func(context.Context) error{
-		"bulk":    func(ctx context.Context) error { return all.run(ctx, c, cl, console.Requeue) },
-		"one":     func(ctx context.Context) error { return cl.showOne(ctx, c, &selection{id: "x"}) },
-		"unfound": func(ctx context.Context) error { return reportUnfound(ctx, c, cl) },
-		"submit":  func(ctx context.Context) error { _, err := cl.submit(ctx, Document{ID: "x", Input: 2}); return err },
-		"operator": func(ctx context.Context) error {
-			_, err := operator.ChangeAll(ctx, console.Cancel, console.Which{Filter: func(time.Time) repo.Filter { return repo.Filter{} }}, "w", time.Time{}, 9, true)
-			return err
-		},
-	} {
-		for n := 0; ; n++ {
-			*allowed, *refused = n, 0
-			err := read(t.Context())
-			if *refused == 0 {
-				break
-			}
-			if err == nil {
-				t.Errorf("%s: call %d is refused: %v", name, n+1, err)
+// A change is tried for 15 s.
+func TestRefusedCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		b.Put(t, "x", doc{"status": "QUEUED", "createdAt": at(0), "updatedAt": at(0), "input": 2, "lockToken": 1})
+		b.Put(t, "failed", doc{"status": "FAILED", "updatedAt": at(0), "error": doc{"code": "c"}})
+		cl, allowed, refused := refusing(t, b)
+		c, out := call("status")
+		all := bulk{dryRun: true}
+		all.filter.declare(&cobra.Command{}, nil)
+		operator := consoleOperator{cl, silent}
+		which := console.Which{Filter: func(time.Time) repo.Filter { return repo.Filter{} }}
+		calls := map[string]func(context.Context) error{
+			"bulk":    func(ctx context.Context) error { return all.run(ctx, c, cl, console.Requeue) },
+			"one":     func(ctx context.Context) error { return cl.showOne(ctx, c, &selection{id: "x"}) },
+			"unfound": func(ctx context.Context) error { return reportUnfound(ctx, c, cl) },
+			"submit": func(ctx context.Context) error {
+				_, err := cl.submit(ctx, Document{ID: "x", Input: 2})
+				return err
+			},
+			"operator": func(ctx context.Context) error {
+				_, err := operator.ChangeAll(ctx, console.Cancel, which, "w", time.Time{}, 9, true)
+				return err
+			},
+		}
+		for _, verb := range []console.Verb{
+			console.Unlock, console.Requeue, console.Cancel, console.Delete, console.Resolve,
+		} {
+			*allowed = 0
+			err := cl.changeOne(t.Context(), c, console.Change{Verb: verb, ID: "x"}, silent)
+			if status.Code(err) != codes.PermissionDenied {
+				t.Errorf("%s: %v", verb, err)
 			}
 		}
-	}
-	if text := errs.String(); strings.Count(text, "TASK_QUEUE is not set: nothing is enqueued\n") != 1 {
-		t.Errorf("printed %s", text)
+		for name, read := range calls {
+			for n := 0; ; n++ {
+				*allowed, *refused = n, 0
+				err := read(t.Context())
+				if *refused == 0 {
+					break
+				}
+				if err == nil {
+					t.Errorf("%s: call %d is refused: %v", name, n+1, err)
+				}
+			}
+		}
+		if n := strings.Count(out.String(), "TASK_QUEUE is not set"); n != 1 {
+			t.Errorf("%d times that nothing is enqueued: %s", n, out)
+		}
+	})
+}
+
+// Three queries list the dated; there is no room for others, or their query fails.
+func TestStatus_Unfinished(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	b.Put(t, "dated", doc{"status": "QUEUED", "updatedAt": at(0)})
+	cl, allowed, _ := refusing(t, b)
+	for limit, warned := range map[int]bool{1: false, 2: true} {
+		*allowed = 3
+		c, out := call("status")
+		found, err := cl.unfinished(t.Context(), c, limit)
+		ok(t, err)
+		if got := strings.Contains(out.String(), "may miss"); len(found) != 1 || got != warned {
+			t.Errorf("%d at most: %v, %q", limit, found, out)
+		}
 	}
 }
 
@@ -338,23 +299,25 @@ func (w *interruptAfter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestAnInterruptedBulkChangeCompletesWhatIsUnderWay(t *testing.T) {
+func TestBulk_Interrupted(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	for i := range 60 {
-		b.Put(t, fmt.Sprint(i), map[string]any{"status": "QUEUED", "updatedAt": time.Now()})
+		b.Put(t, fmt.Sprint(i), doc{"status": "QUEUED", "updatedAt": at(0)})
 	}
 	ctx, interrupt := context.WithCancel(t.Context())
 	out, errs := &interruptAfter{at: 5, interrupt: interrupt}, &strings.Builder{}
-	c := &cli.Call{Name: "cancel", Streams: cli.Streams{Out: out, Err: errs}}
+	c := &cli.Call{Name: "cancel", JSON: true, Streams: cli.Streams{Out: out, Err: errs}}
 	var all bulk
 	all.filter.declare(&cobra.Command{}, nil)
-	c.JSON = true
 	cl := clientOf(t, b)
 
 	err := all.run(ctx, c, cl, console.Cancel)
-	changed, countErr := cl.Count(t.Context(), repo.Filter{Status: "FAILED"})
-	if !errors.Is(err, context.Canceled) || countErr != nil || changed > 25 || int(changed) != out.lines-1 || // the last is the summary
-		!strings.Contains(errs.String(), "run it again for the rest; --older-than 20") {
-		t.Errorf("%v, %v: %d changed, %d lines: %s", err, countErr, changed, out.lines, errs)
+	if !errors.Is(err, context.Canceled) || !strings.Contains(errs.String(), "--older-than 20") {
+		t.Errorf("%v: %s", err, errs)
+	}
+	changed, err := cl.Count(t.Context(), repo.Filter{Status: "FAILED"})
+	ok(t, err)
+	if changed > 25 || int(changed) != out.lines-1 { // the last is the summary
+		t.Errorf("%d changed, %d lines", changed, out.lines)
 	}
 }

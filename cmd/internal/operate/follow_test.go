@@ -17,6 +17,7 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 )
@@ -33,14 +34,13 @@ type following struct {
 
 func newFollowing(t *testing.T) *following {
 	f := &following{Backend: emulatortest.Embedded(t)}
-	cl := clientOf(t, f.Backend, grpc.WithChainStreamInterceptor(
-		func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			if c := codes.Code(f.code.Load()); c != codes.OK {
-				return nil, status.Error(c, "as the test wants")
-			}
-			return open(ctx, d, cc, method, opts...)
-		}))
-	f.Put(t, "x", map[string]any{"status": analysislock.Queued})
+	cl := clientOf(t, f.Backend, streams(func(open openStream) (grpc.ClientStream, error) {
+		if code := codes.Code(f.code.Load()); code != codes.OK {
+			return nil, status.Error(code, "as the test wants")
+		}
+		return open()
+	}))
+	f.Put(t, "x", doc{"status": analysislock.Queued})
 	c := &cli.Call{Streams: cli.Streams{In: strings.NewReader(""), Out: &f.out, Err: &f.out}}
 	f.follow = func(ctx context.Context) error {
 		return follow(ctx, c, cl, c.Progress(), []*submitted{{ID: "x", Name: "x"}})
@@ -48,115 +48,106 @@ func newFollowing(t *testing.T) *following {
 	return f
 }
 
-// during returns what follow prints while steps change the analysis, which is READY afterwards.
-func (f *following) during(t *testing.T, steps func()) string {
+// during returns the lines that follow prints while steps change the analysis, which is READY afterwards.
+func (f *following) during(t *testing.T, steps func()) (lines []string) {
 	t.Helper()
 	ended := make(chan error, 1)
 	go func() { ended <- f.follow(t.Context()) }()
 	steps()
-	f.Put(t, "x", map[string]any{"status": "READY", "result": 3, "progress": map[string]any{"fraction": 1}})
-	if err := <-ended; err != nil {
-		t.Fatal(err)
+	f.Put(t, "x", doc{"status": "READY", "result": 3, "progress": doc{"fraction": 1}})
+	ok(t, <-ended)
+	for line := range strings.Lines(f.out.String()) {
+		_, text, _ := strings.Cut(strings.TrimSpace(line), "s  ") // after the time
+		lines = append(lines, text)
 	}
-	return f.out.String()
+	return lines
 }
 
-// wantOnce fails unless each part is once in text.
-func wantOnce(t *testing.T, text string, parts ...string) {
-	t.Helper()
-	for _, part := range parts {
-		if n := strings.Count(text, part); n != 1 {
-			t.Errorf("%q %d times, want once, in\n%s", part, n, text)
-		}
-	}
-}
-
-func TestWaitingOutlivesAnOutageOfFirestore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFollowing(t)
-		text := f.during(t, func() {
-			time.Sleep(time.Minute)
-			f.code.Store(uint32(codes.Unavailable))
-			time.Sleep(time.Hour)
-			f.code.Store(uint32(codes.OK))
-			time.Sleep(time.Minute)
-		})
-		wantOnce(t, text, "Firestore does not answer; still waiting\n", "Firestore answers again\n", "x READY 3\n")
-	})
-}
-
-func TestWaitingEndsWhereFirestoreRefuses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFollowing(t)
-		late := errors.New("too late")
-		for _, patience := range []time.Duration{0, time.Minute} {
-			ctx, cancel := context.WithTimeoutCause(t.Context(), patience, late)
-			if err := f.follow(ctx); !errors.Is(err, late) || !strings.Contains(f.out.String(), "goes on without this command") {
-				t.Errorf("after %v: %v\n%s", patience, err, &f.out)
+func TestFollow_Outage(t *testing.T) {
+	t.Run("it is outlived", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFollowing(t)
+			lines := f.during(t, func() {
+				time.Sleep(time.Minute)
+				f.code.Store(uint32(codes.Unavailable))
+				time.Sleep(time.Hour)
+				f.code.Store(uint32(codes.OK))
+				time.Sleep(time.Minute)
+			})
+			if len(lines) != 4 || lines[3] != "x READY 3" { // QUEUED, a line for its begin, and one for its end
+				t.Errorf("%q", lines)
 			}
-			cancel()
-		}
-		f.code.Store(uint32(codes.PermissionDenied))
-		if err := f.follow(t.Context()); status.Code(err) != codes.PermissionDenied || strings.Contains(f.out.String(), "waiting") {
-			t.Errorf("%v\n%s", err, &f.out)
-		}
+		})
+	})
+	t.Run("a refusal or the end of the patience ends it", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFollowing(t)
+			late := errors.New("too late")
+			for _, patience := range []time.Duration{0, time.Minute} {
+				ctx, cancel := context.WithTimeoutCause(t.Context(), patience, late)
+				err := f.follow(ctx)
+				cancel()
+				if told := strings.Contains(f.out.String(), "taskguard status"); !errors.Is(err, late) || !told {
+					t.Errorf("after %v: %v\n%s", patience, err, &f.out)
+				}
+			}
+			f.code.Store(uint32(codes.PermissionDenied))
+			if err := f.follow(t.Context()); status.Code(err) != codes.PermissionDenied {
+				t.Errorf("%v\n%s", err, &f.out)
+			}
+		})
 	})
 }
 
 // The cause of a failure stands at the end of its message.
-func TestEachAttemptAndTheCauseOfTheLastFailureAreShown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFollowing(t)
-		why := map[string]any{"code": "analyzer_failed", "message": "python ended with exit status 1: Traceback" + strings.Repeat(" frame", 100) + " KeyError: 'text'"}
-		at := func(ahead time.Duration) string { return iso8601.Format(time.Now().Add(ahead)) }
-		expired, next, crashed := at(45*time.Second), at(time.Minute), map[string]any{"attempt": 2, "startedAt": at(0)}
-		text := f.during(t, func() {
-			for _, fields := range []map[string]any{
-				{"status": "PROCESSING", "attempts": 1, "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": at(time.Hour)},
-				{"status": "QUEUED", "attempts": 1, "lastError": why},
-				{"status": "QUEUED", "attempts": 1, "nextAttemptAt": next},
-				{"status": "PROCESSING", "attempts": 2, "lockOwner": "w/1", "lockToken": 2, "lockExpiresAt": expired, "history": []any{crashed}},
-				{"status": "PROCESSING", "attempts": 3, "lockOwner": "w/2", "lockToken": 3, "lockExpiresAt": at(time.Hour), "history": []any{crashed, crashed}},
-			} {
-				time.Sleep(10 * time.Second)
-				f.Put(t, "x", fields)
-			}
-			time.Sleep(10 * time.Second)
-		})
-		var states []string
-		for line := range strings.Lines(text) {
-			_, state, _ := strings.Cut(strings.TrimSpace(line), "  x ")
-			states = append(states, state)
+func TestFollow_State(t *testing.T) {
+	now := time.Now()
+	message := "python ended: Traceback" + strings.Repeat(" frame", 100) + " KeyError: 'text'"
+	failed := &analysislock.Error{Code: "c", Message: message}
+	attempts := []analysislock.Attempt{{Number: 2}, {Number: 3}}
+	held := lease.Lease{Owner: "w/1", ExpiresAt: now.Add(time.Hour)}
+	lost := lease.Lease{Owner: "w/1", ExpiresAt: now.Add(-time.Second)}
+	for want, a := range map[string]analysislock.Analysis{
+		"QUEUED":                          {Status: "QUEUED"},
+		"PROCESSING, attempt 1":           {Status: "PROCESSING", Attempts: 1, Lock: held},
+		"c: " + cli.Shorten(message, 100): {Status: "QUEUED", LastError: failed},
+		"; the next attempt is at 2":      {Status: "QUEUED", NextAttemptAt: now},
+		"lock expired at " + iso8601.Format(lost.ExpiresAt): {Status: "PROCESSING", Lock: lost},
+		"; the worker of attempt 2 was lost":                {Status: "PROCESSING", Lock: held, History: attempts},
+		"READY 3":                                           {Status: "READY", Result: 3},
+		"FAILED c: " + message:                              {Status: "FAILED", Error: failed},
+	} {
+		a.ReadAt = now
+		if got := state(&a); !strings.Contains(got, want) || !strings.HasPrefix(got, a.Status) {
+			t.Errorf("%q, want %q", got, want)
 		}
-		failed := "; the last attempt failed temporarily: analyzer_failed: " + cli.Shorten(why["message"].(string), 100)
-		want := []string{
-			"QUEUED", "PROCESSING, attempt 1", "QUEUED, attempt 1" + failed, "QUEUED, attempt 1; the next attempt is at " + next, "PROCESSING, attempt 2",
-			"PROCESSING, attempt 2; its worker is lost: the lock expired at " + expired, "PROCESSING, attempt 3; the worker of attempt 2 was lost", "READY 3",
-		}
-		if !slices.Equal(states, want) || !strings.HasSuffix(failed, "KeyError: 'text'") {
-			t.Errorf("%q, want %q", states, want)
-		}
-	})
+	}
 }
 
 // Of the last state nothing is reported but checkpoints.
-func TestWaitingShowsAChangedProgressAtMostEveryTenSeconds(t *testing.T) {
+func TestFollow_Progress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFollowing(t)
-		text := f.during(t, func() {
+		lines := f.during(t, func() {
 			for i := range 30 {
 				time.Sleep(3 * time.Second)
-				progress := map[string]any{"at": iso8601.Format(time.Now())}
+				progress := doc{"at": at(0)}
 				if i < 20 {
 					progress["fraction"], progress["message"] = float64(i)/1000, fmt.Sprintf("page %d\x1b[2J", i)
 				}
-				f.Put(t, "x", map[string]any{"status": "PROCESSING", "attempts": 1 + i/20, "progress": progress})
+				f.Put(t, "x", doc{"status": "PROCESSING", "attempts": 1 + i/20, "progress": progress})
 			}
 			time.Sleep(time.Hour)
 		})
-		wantOnce(t, text, "x PROCESSING, attempt 1; 0 %, page 0\\x1b[2J\n", "x PROCESSING, attempt 2\n", "x READY 3\n")
-		if n := strings.Count(text, "page"); n < 5 || n > 7 || strings.Contains(text, "; \n") {
-			t.Errorf("%d lines with a progress, want one each 10 s:\n%s", n, text)
+		for _, once := range []string{
+			`x PROCESSING, attempt 1; 0 %, page 0\x1b[2J`, "x PROCESSING, attempt 2", "x READY 3",
+		} {
+			if at := slices.Index(lines, once); at < 0 || slices.Contains(lines[at+1:], once) {
+				t.Errorf("want %q once in %q", once, lines)
+			}
+		}
+		if n := strings.Count(strings.Join(lines, ""), "page"); n < 5 || n > 7 {
+			t.Errorf("%d lines with a progress, want one each 10 s: %q", n, lines)
 		}
 	})
 }

@@ -9,11 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/doctor"
 	"taskguard/internal/taskqueue"
@@ -22,157 +20,162 @@ import (
 	"taskguard/lease/iso8601"
 )
 
-func TestAMissingIndexIsExplained(t *testing.T) {
+func TestExplain(t *testing.T) {
 	missing := status.Error(codes.FailedPrecondition, "The query requires an index. You can create it here: https://x")
-	other := status.Error(codes.FailedPrecondition, "The Cloud Firestore API is disabled")
-	if got := explainIndex(missing).Error(); !strings.HasPrefix(got, console.MissingIndex+": ") || !strings.HasSuffix(got, "https://x") {
-		t.Error(got)
-	}
-	if got := explainIndex(other).Error(); got != other.Error() {
-		t.Error(got)
-	}
-	if explainQueue(other) != other { //nolint:errorlint // the same
-		t.Error("an error is lost")
-	}
-	now := time.Now()
-	for left, want := range map[time.Duration]string{time.Minute: "left by w", 0: "left by w, expired 0.0 s ago", -2 * time.Hour: "left by w, expired at " + iso8601.Format(now.Add(-2*time.Hour))} {
-		a := analysislock.Analysis{ReadAt: now, Lock: lease.Lease{Owner: "w", ExpiresAt: now.Add(left), Finished: left > 0}}
-		if got := lockText(&a, "w"); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-	long := strings.Repeat("x", 78)
-	for result, want := range map[any]string{nil: "", long: `"` + long + `"`, long + "x": `"` + long[:25] + "…" + long[:52] + `"`} {
-		if got := summary(result); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-	u, err := user.Current()
-	host, hostErr := os.Hostname()
-	if errors.Join(err, hostErr) == nil && operator() != u.Username+"@"+host {
-		t.Error(operator())
-	}
-	c := &cli.Call{Flags: &pflag.FlagSet{}, Lookup: func(string) (string, bool) { return "9", true }}
-	for _, limit := range []int{1, maxListed} {
-		if got, err := consoleAddress(c, ConsoleOptions{Limit: limit}, "127.0.0.1", 65535); got != "127.0.0.1:65535" || err != nil {
-			t.Errorf("%d: %s, %v", limit, got, err)
+	disabled := status.Error(codes.FailedPrecondition, "The Cloud Firestore API is disabled")
+	none := status.Error(codes.NotFound, "none")
+	for err, word := range map[error]string{
+		missing: console.MissingIndex, disabled: "", fmt.Errorf("firestore: %w", none): "",
+		&taskqueue.BookingError{AnalysisID: "x", Err: none}: "correct TASK_QUEUE",
+	} {
+		got := explainIndex(explainQueue(err))
+		explained := got.Error() != err.Error()
+		if explained != (word != "") || !strings.Contains(got.Error(), word) {
+			t.Errorf("%v: %v", err, got)
 		}
 	}
 }
 
-func TestTheTableHasAnAnalysisARow(t *testing.T) {
-	at, done := time.Now().Add(-time.Hour), 1.0 // Firestore's time, not this machine's
+func TestTable(t *testing.T) {
+	now, done := time.Now().Add(-time.Hour), 1.0 // Firestore's time, not this machine's
 	failed := &analysislock.Error{Code: "analyzer_failed"}
-	base := analysislock.Analysis{ID: "long-id", Status: "PROCESSING", Attempts: 10, ReadAt: at, UpdatedAt: at.Add(-59*time.Minute - 59*time.Second), Progress: &analysislock.Progress{Fraction: &done}}
-	held, waits, bad, old, ready, spent := base, base, base, base, base, base
-	held.Lock, held.LastError = lease.Lease{Owner: "worker-00042-xyz/0f0f0f/ABCD", Token: 1, ExpiresAt: at.Add(299 * time.Second)}, failed
-	waits.ID, waits.Status, waits.NextAttemptAt = "w", "QUEUED", at.Add(5*time.Minute)
+	all := make([]analysislock.Analysis, 6)
+	for i := range all {
+		all[i] = analysislock.Analysis{
+			ID: "long-id", Status: "FAILED", Attempts: 10, ReadAt: now, UpdatedAt: now.Add(time.Second - time.Hour),
+		}
+	}
+	held, waits, bad, old, ready, spent := &all[0], &all[1], &all[2], &all[3], &all[4], &all[5]
+	held.Status, held.LastError, held.Progress = "PROCESSING", failed, &analysislock.Progress{Fraction: &done}
+	held.Lock = lease.Lease{Owner: "worker-00042-xyz/0f0f0f/ABCD", Token: 1, ExpiresAt: now.Add(299 * time.Second)}
+	waits.ID, waits.Status, waits.NextAttemptAt = "w", "QUEUED", now.Add(5*time.Minute)
 	bad.Malformed = fmt.Errorf("lockToken is a string: %w", lease.ErrMalformed)
-	old.Status, old.Error, old.UpdatedAt = "FAILED", failed, at.Add(-10_000*time.Hour)
-	spent.Status, spent.Error, spent.LastError = "FAILED", &analysislock.Error{Code: "attempts_exhausted"}, &analysislock.Error{Code: "stalled"}
-	ready.Status, ready.UpdatedAt, ready.Progress = "READY", time.Time{}, nil
-	all := []analysislock.Analysis{held, waits, bad, old, ready, spent}
+	old.Error, old.UpdatedAt = failed, now.Add(-10_000*time.Hour)
+	ready.Status, ready.UpdatedAt = "READY", time.Time{}
+	spent.Error, spent.LastError = &analysislock.Error{Code: "attempts_exhausted"}, &analysislock.Error{Code: "stalled"}
 	const want = `ID       STATUS      TRY  UPDATED  NOW
 long-id  PROCESSING  10   59 min   running, 100 %; last: analyzer_failed
 w        QUEUED      10   59 min   next attempt in 5 min 00 s
-long-id  PROCESSING  10   59 min   malformed: lockToken is a string
+long-id  FAILED      10   59 min   malformed: lockToken is a string
 long-id  FAILED      10   416 d    analyzer_failed
 long-id  READY       10
 long-id  FAILED      10   59 min   attempts_exhausted, last: stalled
 `
-	for columns, want := range map[int]string{
-		0: want, 80: want,
-		60: strings.NewReplacer("last: analyzer_failed", "last: an…", "5 min 00 s", "5 min 00…", "is a string", "is …",
-			", last: stalled", ", last…").Replace(want),
-		10: strings.NewReplacer( // ids stay whole, and 16 columns of the last one
-			" last: analyzer_failed", "…", "in 5 min 00 s", "in…", "lock"+"Token is a string", "lock…",
-			"exhausted, last: stalled", "exhaus…").Replace(want),
-	} {
-		var out strings.Builder
-		c := &cli.Call{Streams: cli.Streams{Out: &out}}
+	// Of the last column, which is the 36th, there is what the width leaves. Ids stay whole, and 16 columns of that.
+	for columns, last := range map[int]int{0: 99, 80: 99, 60: 60 - 35, 10: 16} {
+		c, out := call("status")
 		(&Client{}).listTable(all, true).print(c, "", columns)
-		if got := out.String(); got != want {
-			t.Errorf("%d columns:\n%s\nwant\n%s", columns, got, want)
+		got := strings.Split(out.String(), "\n")
+		for i, row := range strings.Split(want, "\n") {
+			if runes := []rune(row); len(runes) > 35+last {
+				row = string(runes[:35+last-1]) + "…"
+			}
+			if got[i] != row && got[i] != strings.Replace(row, " …", "…", 1) {
+				t.Errorf("%d columns: %q, want %q", columns, got[i], row)
+			}
 		}
 	}
 }
 
-// A message is cut for a terminal's line. A program that reads the output gets all of it.
-func TestTheMessageOfAnAttemptIsCutOnlyForATerminal(t *testing.T) {
-	message := strings.Repeat("frame ", 40) + "KeyError"
-	var out strings.Builder
-	printHistory(&cli.Call{Streams: cli.Streams{Out: &out}}, &shownAnalysis{Analysis: analysislock.Analysis{
-		History: []analysislock.Attempt{{Number: 1, Outcome: "retry", Code: "analyzer_failed", Message: message}},
-	}})
-	if !strings.Contains(out.String(), "         analyzer_failed: "+message+"\n") {
-		t.Errorf("%s; want all of the message", &out)
-	}
-}
-
-func TestAMessageThatTheLastErrorHasIsPrintedOnce(t *testing.T) {
-	last := &analysislock.Error{Code: "stalled", Message: "no report\nfor 8s"}
-	for message, want := range map[string]string{
-		"attempt 3 was the last: no report\nfor 8s":               "attempt 3 was the last",
-		"gave up after 3 attempts; last error: no report\nfor 8s": "gave up after 3 attempts",
-		"no report\nfor 8s": "no report\nfor 8s",
-		"another one":       "another one",
-	} {
-		if got := withoutLast(&analysislock.Error{Code: "c", Message: message}, last); got.Message != want || got.Code != "c" {
-			t.Errorf("%q: %+v, want %q", message, got, want)
+func TestStatus_Texts(t *testing.T) {
+	t.Run("a lock", func(t *testing.T) {
+		now := time.Now()
+		for left, want := range map[time.Duration]string{
+			time.Minute: "left by w", 0: "left by w, expired 0.0 s ago",
+			-2 * time.Hour: "left by w, expired at " + iso8601.Format(now.Add(-2*time.Hour)),
+		} {
+			lock := lease.Lease{Owner: "w", ExpiresAt: now.Add(left), Finished: left > 0}
+			if got := lockText(&analysislock.Analysis{ReadAt: now, Lock: lock}, "w"); got != want {
+				t.Errorf("%q, want %q", got, want)
+			}
 		}
-	}
-	if e := (&analysislock.Error{Message: "m"}); withoutLast(e, nil) != e || withoutLast(nil, last) != nil {
-		t.Error("it needs both errors")
-	}
-}
-
-func TestTheLineOfAnAttemptNamesItsCause(t *testing.T) {
-	for message, want := range map[string]string{
-		"it is down": "it is down",
-		"one … line": "one … line",
-		"ended: Traceback (most recent call last):\n  File \"a.py\"\nKeyError: 7": "KeyError: 7",
-		"ended: Traceback (most recent call last):\n    if w … l: /v3 (refused)":  "… l: /v3 (refused)",
-	} {
-		if got := attemptLine(message); got != want {
-			t.Errorf("%q: %q, want %q", message, got, want)
+	})
+	t.Run("a result is shortened", func(t *testing.T) {
+		long := strings.Repeat("x", 78)
+		for result, want := range map[any]string{
+			nil: "", long: `"` + long + `"`, long + "x": `"` + long[:25] + "…" + long[:52] + `"`,
+		} {
+			if got := summary(result); got != want {
+				t.Errorf("%q, want %q", got, want)
+			}
 		}
-	}
+	})
+	t.Run("the operator is the user at the machine", func(t *testing.T) {
+		u, err := user.Current()
+		host, hostErr := os.Hostname()
+		if errors.Join(err, hostErr) == nil && operator() != u.Username+"@"+host {
+			t.Error(operator())
+		}
+	})
+	t.Run("a message is cut only for a terminal", func(t *testing.T) { // a program gets all of it
+		message := strings.Repeat("frame ", 40) + "KeyError"
+		c, out := call("status")
+		printHistory(c, &shownAnalysis{Analysis: analysislock.Analysis{
+			History: []analysislock.Attempt{{Number: 1, Outcome: "retry", Code: "analyzer_failed", Message: message}},
+		}})
+		if !strings.Contains(out.String(), "analyzer_failed: "+message+"\n") {
+			t.Errorf("%s; want all of the message", out)
+		}
+	})
+	t.Run("a message that the last error has is printed once", func(t *testing.T) {
+		last := &analysislock.Error{Code: "stalled", Message: "no report\nfor 8s"}
+		for message, want := range map[string]string{
+			"attempt 3 was the last: no report\nfor 8s":               "attempt 3 was the last",
+			"gave up after 3 attempts; last error: no report\nfor 8s": "gave up after 3 attempts",
+			"no report\nfor 8s": "no report\nfor 8s",
+		} {
+			got := withoutLast(&analysislock.Error{Code: "c", Message: message}, last)
+			if got.Message != want || got.Code != "c" {
+				t.Errorf("%q: %+v, want %q", message, got, want)
+			}
+		}
+		if e := (&analysislock.Error{Message: "m"}); withoutLast(e, nil) != e || withoutLast(nil, last) != nil {
+			t.Error("it needs both errors")
+		}
+	})
+	t.Run("the line of an attempt names its cause", func(t *testing.T) {
+		for message, want := range map[string]string{
+			"one … line": "one … line",
+			"ended: Traceback (most recent call last):\n  File \"a.py\"\nKeyError: 7": "KeyError: 7",
+			"ended: Traceback (most recent call last):\n    if w … l: /v3 (refused)":  "… l: /v3 (refused)",
+		} {
+			if got := attemptLine(message); got != want {
+				t.Errorf("%q: %q, want %q", message, got, want)
+			}
+		}
+	})
+	t.Run("an error is wrapped, but not the code of its traceback", func(t *testing.T) {
+		const message = "it ended with this:\n  code that is longer\nKeyError: a long text\n"
+		e := &analysislock.Error{Code: "c", Message: message}
+		for columns, want := range map[int]string{
+			16: "c: it ended with\n\tthis:\n\t  code that is longer\n\tKeyError: a long\n\ttext",
+			0:  "c: it ended with this:\n\t  code that is longer\n\tKeyError: a long text",
+		} {
+			if got := errorLines(e, columns); got != want {
+				t.Errorf("%q, want %q", got, want)
+			}
+		}
+	})
 }
 
-func TestTheTextOfAnErrorIsWrappedAndTheCodeOfItsTracebackIsNot(t *testing.T) {
-	e := &analysislock.Error{Code: "c", Message: "it ended with this:\n  code that is longer\nKeyError: a long text\n"}
-	if got, want := errorLines(e, 16), "c: it ended with\n\tthis:\n\t  code that is longer\n\tKeyError: a long\n\ttext"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-	if got, want := errorLines(e, 0), "c: it ended with this:\n\t  code that is longer\n\tKeyError: a long text"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-}
-
-func TestWhereNothingIsReadOnlyTheReasonIsPrinted(t *testing.T) {
+func TestDoctor_Unread(t *testing.T) {
 	failed := doctor.Reading{Parts: []string{"the queue"}, Status: doctor.Status{Why: "no credentials", Failed: true}}
 	other := doctor.Reading{Parts: []string{"alerts"}, Status: doctor.Status{Why: "unnamed"}}
-	for want, d := range map[string]diagnosis{
-		"not readable: the queue: no credentials\nnothing was read\n": {Unchecked: []doctor.Reading{failed, other}},
-		"not checked: alerts: unnamed\nnothing was read\n":            {Unchecked: []doctor.Reading{other}},
-		"read: x: y\nnot readable: the queue: no credentials\nnot checked: alerts: unnamed\nno problem in what was read; not all could be read\n": {
-			Read: []doctor.Reading{{Parts: []string{"y"}, Status: doctor.Status{From: "x"}}}, Unchecked: []doctor.Reading{failed, other},
+	read := doctor.Reading{Parts: []string{"y"}, Status: doctor.Status{From: "x"}}
+	for name, tc := range map[string]struct {
+		unchecked, read []doctor.Reading
+		last            string
+	}{
+		"one reason": {unchecked: []doctor.Reading{failed, other}, last: "credentials\nnothing was read\n"},
+		"nothing":    {unchecked: []doctor.Reading{other}, last: "alerts: unnamed\nnothing was read\n"},
+		"a part": {
+			read: []doctor.Reading{read}, unchecked: []doctor.Reading{failed, other}, last: "not all could be read\n",
 		},
 	} {
-		var out strings.Builder
-		d.print(&cli.Call{Streams: cli.Streams{Out: &out}})
-		if out.String() != want {
-			t.Errorf("%s; want %s", &out, want)
-		}
-	}
-}
-
-func TestOnlyTheErrorOfABookingIsAboutTheQueue(t *testing.T) {
-	none := status.Error(codes.NotFound, "none")
-	for _, err := range []error{fmt.Errorf("firestore: %w", none), &taskqueue.BookingError{AnalysisID: "x", Err: none}} {
-		_, booking := err.(*taskqueue.BookingError) //nolint:errorlint // as the row has it
-		if got := explainQueue(err).Error(); strings.Contains(got, "correct TASK_QUEUE") != booking {
-			t.Errorf("%v: %s", err, got)
+		c, out := call("doctor")
+		diagnosis{Read: tc.read, Unchecked: tc.unchecked}.print(c)
+		if text := out.String(); !strings.HasSuffix(text, tc.last) {
+			t.Errorf("%s: %s", name, text)
 		}
 	}
 }
