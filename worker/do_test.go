@@ -317,13 +317,18 @@ func TestDo_Unavailable(t *testing.T) {
 		wall.Up.Store(false)
 		then = false
 
-		running, _ := errors.AsType[*worker.RunningError](checkDo(t.Context(), t, g, "not run running 1s", fn))
+		var running *worker.RunningError
+		if err := checkDo(t.Context(), t, g, "not run running 1s", fn); !errors.As(err, &running) {
+			t.Fatal(err)
+		}
 		left := running.ExpiresAt.Sub(time.Now().Add(clockAhead)) // by Firestore's clock
 		if left <= time.Second || left > lease.DefaultTTL {
 			t.Errorf("the lock expires in %v", left)
 		}
 		time.Sleep(left - 1500*time.Microsecond)
-		running, _ = errors.AsType[*worker.RunningError](checkDo(t.Context(), t, g, "not run running 0s", fn))
+		if err := checkDo(t.Context(), t, g, "not run running 0s", fn); !errors.As(err, &running) {
+			t.Fatal(err)
+		}
 		time.Sleep(running.RetryIn)
 		checkDo(t.Context(), t, g, "ran x", fn)
 	})
