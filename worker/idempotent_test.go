@@ -206,7 +206,7 @@ func TestIdempotent_Response(t *testing.T) {
 		handler       http.HandlerFunc
 		first, second string
 	}{
-		"nothing written":  {func(http.ResponseWriter, *http.Request) {}, "200 ", "200 replayed "},
+		"nothing written":  {write(""), "200 ", "200 replayed "},
 		"binary":           {write("\x00\xff"), "200 \x00\xff", "200 replayed \x00\xff"},
 		"512 KiB":          {write(large), "200 " + large, "200 replayed " + large},
 		"a byte more":      {write(large + "x"), "500 response-too-large", "500 response-too-large"},

@@ -137,6 +137,7 @@ func TestWork_RunStopped(t *testing.T) {
 func TestGuard_Shutdown(t *testing.T) {
 	b, q := emulatortest.Embedded(t), worker.StartQueue(t)
 	g := opened(t, b, q.Use)
+	work := g.MustRegister(jobs(succeed))
 	for range 2 {
 		if err := g.Shutdown(t.Context()); err != nil {
 			t.Error(err)
@@ -146,6 +147,9 @@ func TestGuard_Shutdown(t *testing.T) {
 		if _, err := g.Register(k); !errors.Is(err, worker.ErrStopping) {
 			t.Errorf("kind %q: %v, want ErrStopping", k.Name, err)
 		}
+	}
+	if err := work.Book(t.Context(), "x"); !errors.Is(err, worker.ErrStopping) {
+		t.Errorf("Book: %v, want ErrStopping", err)
 	}
 }
 
@@ -266,6 +270,26 @@ func TestStart(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Each execution has died before it had the lock.
+func TestStart_TooOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
+		h := routes(t, open(t, b, q.Use), worker.Kind{Start: func(context.Context, string) error {
+			t.Error("it is started")
+			return nil
+		}})
+		x := collection(t, b, "analyses").Doc("x")
+		set(t, x, map[string]any{"status": "QUEUED", "starts": 10})
+		if code, answer := post(t, h, "/internal/tasks/analysis", `{"analysis_id":"x"}`); code != http.StatusOK {
+			t.Errorf("%d %s", code, answer)
+		}
+		checkRecord(t, x, map[string]any{"status": "FAILED", "starts": nil})
+		if failed := fmt.Sprint(fields(t, x)["error"]); !strings.Contains(failed, "not_started") {
+			t.Errorf("the error is %s", failed)
+		}
+	})
 }
 
 // A run that is started too early finds that its analysis waits. The name of the task cannot be booked again.
