@@ -80,7 +80,7 @@ type cents int
 func (c cents) MarshalJSON() ([]byte, error) { return json.Marshal(fmt.Sprintf("%d¢", c)) }
 
 // It is not half decoded.
-func TestDo_ResultOfAnotherType(t *testing.T) {
+func TestDo_OtherType(t *testing.T) {
 	withGuard(t, func(t *testing.T, _ *emulatortest.Backend, g *worker.Guard) {
 		made := oneWay{"card", 7}
 		check := func(call string, got worker.Outcome[oneWay], err error, want worker.Outcome[oneWay]) {

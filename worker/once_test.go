@@ -1,19 +1,16 @@
 package worker_test
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"math/big"
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"cloud.google.com/go/firestore"
-	gocmp "github.com/google/go-cmp/cmp"
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/orchestrator"
@@ -77,70 +74,67 @@ func TestOnce_LaterAttempt(t *testing.T) {
 	}
 }
 
-// In each case no later attempt asks for the act, or only if a client calls again.
-func TestOnce_Reported(t *testing.T) {
-	const message = `msg="an act is uncertain"`
-	started := withEffects(map[string]any{"charge": map[string]any{"state": "started", "token": 10}})
-	started["attempts"], started["openEffects"] = 10, 1 // so it is FAILED without a run
-	inDo := func(end func(error) error) func(*worker.Guard, *firestore.DocumentRef) run {
-		return func(g *worker.Guard, _ *firestore.DocumentRef) run {
-			return func(ctx context.Context, _ worker.Job) (any, error) {
-				return worker.Do(ctx, g, "charge", "k", func(ctx context.Context, job worker.Job) (any, error) {
-					_, err := worker.Once(ctx, job, "charge", acting(0, errBroken))
-					return nil, end(err)
-				})
-			}
+// checkReports wants one line for each act that is uncertain, with these words.
+func checkReports(t *testing.T, log *emulatortest.Log, want ...string) {
+	t.Helper()
+	var got []string
+	for line := range strings.Lines(log.String()) {
+		if _, act, found := strings.Cut(line, `msg="an act is uncertain"`); found {
+			_, act, _ = strings.Cut(act, "kind=")
+			act, _, _ = strings.Cut(act, " lock_token=")
+			got = append(got, act)
 		}
 	}
-	for name, c := range map[string]struct {
-		record map[string]any
-		run    func(g *worker.Guard, doc *firestore.DocumentRef) run
-		want   string // in the line, which an alert counts; then the end of the job
-	}{
-		"the last attempt has died during its act": {
-			started, func(*worker.Guard, *firestore.DocumentRef) run { return succeed },
-			"kind=job analysis_id=1 ERROR attempts_exhausted",
-		},
-		"the job is cancelled during its act": {pending, func(_ *worker.Guard, doc *firestore.DocumentRef) run {
-			return func(ctx context.Context, job worker.Job) (any, error) {
-				return worker.Once(ctx, job, "charge", func(ctx context.Context) (any, error) {
-					cancelled := map[string]any{"code": "cancelled"}
-					set(t, doc, map[string]any{"state": "ERROR", "error": cancelled, "lockToken": job.LockToken + 1})
-					<-ctx.Done()
-					return nil, nil // done, but not recorded
-				})
-			}
-		}, "kind=job analysis_id=1 ERROR cancelled"},
-		"the act is of a call of Do": {
-			pending, inDo(func(err error) error { return err }), "kind=do analysis_id=charge:k PENDING",
-		},
-		"the act is of a call of Do, which hides it": {
-			pending, inDo(func(err error) error { return errors.New(err.Error()) }),
-			"kind=do analysis_id=charge:k PENDING",
-		},
-	} {
-		worker.Subtest(t, name, func(t *testing.T) {
+	if !slices.Equal(got, want) {
+		t.Errorf("reported are %q, want %q:\n%s", got, want, log)
+	}
+}
+
+// In each case no later attempt asks for the act, or only if a client calls again.
+func TestOnce_Reported(t *testing.T) {
+	worker.Subtest(t, "the last attempt has died during its act", func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		g, log := openLogged(t, b, nil)
+		record := withEffects(map[string]any{"charge": map[string]any{"state": "started", "token": 10}})
+		record["attempts"], record["openEffects"] = 10, 1 // so it is FAILED without a run
+		runJob(t, b, g, 1, record, succeed)
+		checkReports(t, log, "job analysis_id=1")
+	})
+	worker.Subtest(t, "the job is cancelled during its act", func(t *testing.T) {
+		b := emulatortest.Embedded(t)
+		g, log := openLogged(t, b, nil)
+		runJob(t, b, g, 1, pending, func(ctx context.Context, job worker.Job) (any, error) {
+			return worker.Once(ctx, job, "charge", func(ctx context.Context) (any, error) {
+				theirs := map[string]any{"state": "ERROR", "error": map[string]any{"code": "cancelled"}}
+				theirs["lockToken"] = job.LockToken + 1
+				set(t, collection(t, b, "jobs").Doc("1"), theirs)
+				<-ctx.Done()
+				return nil, nil // done, but not recorded
+			})
+		})
+		checkReports(t, log, "job analysis_id=1")
+	})
+	for _, hidden := range []bool{false, true} {
+		worker.Subtest(t, fmt.Sprint("the act is of a call of Do, which hides it ", hidden), func(t *testing.T) {
 			b := emulatortest.Embedded(t)
-			g, lines := openLogged(t, b, nil)
-			doc := collection(t, b, "jobs").Doc("1")
-			h := g.MustRegister(jobs(c.run(g, doc))).Handler()
-			set(t, doc, c.record)
-			post(t, h, "/tasks/job", `{"job_id":"1"}`)
-			inDo := strings.Contains(c.want, "kind=do")
-			if reported := strings.Contains(lines.String(), message); reported == inDo {
-				t.Errorf("reported %v by the first attempt:\n%s", reported, lines)
+			g, log := openLogged(t, b, nil)
+			charge := func(ctx context.Context, job worker.Job) (any, error) {
+				_, err := worker.Once(ctx, job, "charge", acting(0, errBroken))
+				if hidden {
+					err = errors.New(err.Error())
+				}
+				return nil, err
 			}
-			if inDo { // nobody had asked yet
-				time.Sleep(time.Hour)
-				post(t, h, "/tasks/job", `{"job_id":"1"}`)
-			}
-			_, line, _ := strings.Cut(lines.String(), message)
-			line, _, _ = strings.Cut(line, " lock_token=")
-			if got := line + " " + ended(fields(t, doc)); !strings.HasSuffix(got, c.want) {
-				t.Errorf("%s, want %s", got, c.want)
-			}
-			if n := strings.Count(lines.String(), message); n != 1 {
-				t.Errorf("%d reports:\n%s", n, lines)
+			attempts := 0
+			job := runJob(t, b, g, 2, pending, func(ctx context.Context, _ worker.Job) (any, error) {
+				if attempts++; attempts == 2 {
+					checkReports(t, log) // nobody has asked yet
+				}
+				return worker.Do(ctx, g, "charge", "k", charge)
+			})
+			checkReports(t, log, "do analysis_id=charge:k")
+			if got := ended(job); got != "PENDING" {
+				t.Errorf("the job is %s, though the act is not its own", got)
 			}
 		})
 	}
@@ -242,63 +236,82 @@ func TestOnce_Result(t *testing.T) {
 		Hidden string `json:"-"`
 	}
 	large, _ := new(big.Int).SetString("123456789012345678901234567890", 10)
-	fits, more := strings.Repeat("x", 4<<10-len(`""`)), strings.Repeat("x", 20<<10) // 4 KiB are kept for it
-	for name, c := range map[string]struct {
-		once   func(ctx context.Context, job worker.Job, calls *int) (any, error)
-		record map[string]any // default: pending
-		want   string         // the value; "not stored": it is returned once, and then an error; "refused": no act
-	}{
-		"an array in an array":    {once: receipt([][]int{{1}, {2, 3}}), want: "[[1] [2 3]]"},
-		"a large integer":         {once: receipt(uint64(math.MaxUint64)), want: "18446744073709551615"},
-		"odd names":               {once: receipt(map[string]int{"": 1, "__x__": 2}), want: "map[:1 __x__:2]"},
-		"a field without JSON":    {once: receipt(secret{"ch_7", "pin"}), want: "{ch_7 }"},
-		"a big.Int":               {once: receipt(large), want: large.String()},
-		"a decimal":               {once: receipt(json.Number("1234567890123456.78")), want: "1234567890123456.78"},
-		"markup":                  {once: receipt("<a>&\xff"), want: "<a>&\uFFFD"},
-		"nothing":                 {once: receipt[*secret](nil), want: "<nil>"},
-		"room for it":             {once: receipt(fits), record: full(6000), want: fits},
-		"no room for it":          {once: receipt(more), record: full(16 << 10), want: "not stored"},
-		"over 64 KiB":             {once: receipt(strings.Repeat("x", 64<<10)), want: "not stored"},
-		"NaN":                     {once: receipt(math.NaN()), want: "not stored"},
-		"a channel in a variable": {once: receipt[any](make(chan int)), want: "not stored"},
-		"a channel":               {once: receipt(make(chan int)), want: "refused"}, // see TestEncodable
+	fits := strings.Repeat("x", 4<<10-len(`""`)) // the room that is kept for it
+	for want, once := range map[string]func(ctx context.Context, job worker.Job, calls *int) (any, error){
+		"[[1] [2 3]]":          receipt([][]int{{1}, {2, 3}}),
+		"18446744073709551615": receipt(uint64(math.MaxUint64)),
+		"map[:1 __x__:2]":      receipt(map[string]int{"": 1, "__x__": 2}),
+		"{ch_7 }":              receipt(secret{"ch_7", "pin"}),
+		large.String():         receipt(large),
+		"1234567890123456.78":  receipt(json.Number("1234567890123456.78")),
+		"<a>&\uFFFD":           receipt("<a>&\xff"),
+		"<nil>":                receipt[*secret](nil),
+		fits:                   receipt(fits),
 	} {
-		worker.Subtest(t, name, func(t *testing.T) {
+		worker.Subtest(t, want[:min(len(want), 20)], func(t *testing.T) {
 			var seen []string
 			calls := 0
-			doc := runAlone(t, 2, c.record, func(ctx context.Context, job worker.Job) (any, error) {
-				value, err := c.once(ctx, job, &calls)
-				lost, once := errors.AsType[*worker.NotStoredError](err)
-				switch {
-				case once && lost.Value != nil:
-					seen = append(seen, "not stored")
-				case errors.As(err, new(*worker.ResultError)):
-					seen = append(seen, "no result")
-				case err != nil:
-					seen = append(seen, "error")
-				default:
-					seen = append(seen, fmt.Sprint(value))
+			doc := runAlone(t, 2, full(6000), func(ctx context.Context, job worker.Job) (any, error) {
+				value, err := once(ctx, job, &calls)
+				if seen = append(seen, fmt.Sprint(value)); len(seen) == 1 {
+					err = errors.Join(err, errBroken)
 				}
-				return "done", cmp.Or(err, map[int]error{1: errBroken}[len(seen)])
+				return "done", err
 			})
-
-			want := []string{"1 calls", "DONE", c.want, c.want}
-			switch c.want {
-			case "not stored":
-				want = []string{"1 calls", "ERROR effect_result_invalid", "not stored", "no result"}
-			case "refused":
-				want = []string{"0 calls", "ERROR result_invalid", "error"}
+			if got := ended(doc); got != "DONE" || calls != 1 {
+				t.Errorf("%s after %d calls", got, calls)
 			}
-			got := append([]string{fmt.Sprint(calls, " calls"), ended(doc)}, seen...)
-			if diff := gocmp.Diff(want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
+			if !slices.Equal(seen, []string{want, want}) {
+				t.Errorf("%q, want twice %s", seen, want)
 			}
 		})
 	}
 }
 
+// The value is returned once, and the act is not repeated without it.
+func TestOnce_ResultNotStored(t *testing.T) {
+	for name, once := range map[string]func(ctx context.Context, job worker.Job, calls *int) (any, error){
+		"no room for it":          receipt(strings.Repeat("x", 20<<10)),
+		"over 64 KiB":             receipt(strings.Repeat("x", 64<<10)),
+		"NaN":                     receipt(math.NaN()),
+		"a channel in a variable": receipt[any](make(chan int)),
+	} {
+		worker.Subtest(t, name, func(t *testing.T) {
+			record, calls := pending, 0
+			if name == "no room for it" {
+				record = full(16 << 10)
+			}
+			var errs []error
+			doc := runAlone(t, 2, record, func(ctx context.Context, job worker.Job) (any, error) {
+				value, err := once(ctx, job, &calls)
+				errs = append(errs, err)
+				return value, err
+			})
+			if got := ended(doc); got != "ERROR effect_result_invalid" || calls != 1 {
+				t.Errorf("%s after %d calls", got, calls)
+			}
+			lost, _ := errors.AsType[*worker.NotStoredError](errs[0])
+			if lost == nil || lost.Value == nil {
+				t.Errorf("the first attempt: %v", errs[0])
+			}
+			if err := errs[len(errs)-1]; len(errs) != 2 || !errors.As(err, new(*worker.ResultError)) {
+				t.Errorf("the second attempt: %v", err)
+			}
+		})
+	}
+	worker.Subtest(t, "a type without JSON", func(t *testing.T) { // see TestEncodable
+		calls := 0
+		doc := runAlone(t, 2, pending, func(ctx context.Context, job worker.Job) (any, error) {
+			return receipt(make(chan int))(ctx, job, &calls)
+		})
+		if got := ended(doc); got != "ERROR result_invalid" || calls != 0 {
+			t.Errorf("%s after %d calls", got, calls)
+		}
+	})
+}
+
 // An operator has resolved the act with a result that the code does not expect.
-func TestOnce_ResultOfAnotherType(t *testing.T) {
+func TestOnce_OtherType(t *testing.T) {
 	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) {
 		effects := map[string]any{"charge": map[string]any{"state": "done", "token": 1, "result": `"ch_7"`}}
 		charge := func(ctx context.Context, job worker.Job) (any, error) {

@@ -323,7 +323,7 @@ func TestStart_Early(t *testing.T) {
 }
 
 // An act that takes a second is not cut in half when the context of its Run ends.
-func TestWork_RunOfAnAct(t *testing.T) {
+func TestWork_RunAct(t *testing.T) {
 	for takes, want := range map[time.Duration]string{
 		time.Second: "done after 1s",
 		time.Hour:   "started after 6.3s",
