@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -83,8 +84,8 @@ func TestIdempotent_Request(t *testing.T) {
 			{other(put), "201 4x"},
 			{bodiless, "201 5"},
 		} {
-			if strings.HasPrefix(c.want, "40") {
-				c.r.Body = io.NopCloser(unread{t})
+			if strings.HasPrefix(c.want, "40") { // the body is not read before
+				c.r.Body = io.NopCloser(iotest.ErrReader(errBroken))
 			}
 			answer(t, h, c.r, c.want)
 		}
@@ -103,18 +104,6 @@ func TestIdempotent_Request(t *testing.T) {
 	})
 }
 
-// unread is a body that must not be read.
-type unread struct{ t testing.TB }
-
-func (u unread) Read([]byte) (int, error) {
-	u.t.Error("the body is read before the key and the scope are checked")
-	return 0, io.EOF
-}
-
-type failing struct{}
-
-func (failing) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
-
 func TestIdempotent_Body(t *testing.T) {
 	worker.Subtest(t, "of 1 MiB, and more", func(t *testing.T) {
 		h := idempotent(open(t, emulatortest.Embedded(t), nil), counting(t, &atomic.Int32{}).ServeHTTP)
@@ -124,7 +113,7 @@ func TestIdempotent_Body(t *testing.T) {
 		answer(t, h, order(t, "a", body+"y"), "201 replayed 1xxxxxxxxx")
 		answer(t, h, order(t, "a", body+"z"), "422 key-reused")
 		incomplete := order(t, "b", "")
-		incomplete.Body = io.NopCloser(io.MultiReader(strings.NewReader("x"), failing{}))
+		incomplete.Body = io.NopCloser(io.MultiReader(strings.NewReader("x"), iotest.ErrReader(errBroken)))
 		answer(t, h, incomplete, "400 body-incomplete")
 	})
 	form := func(r *http.Request) { _ = r.PostFormValue("b") }
