@@ -238,7 +238,7 @@ func TestDo_RunTimeout(t *testing.T) {
 				o.RunTimeout, o.StallTimeout = 10*time.Minute, time.Minute // StallTimeout is for kinds
 			})
 			began := time.Now()
-			err := checkDo(t.Context(), t, g, want, func(ctx context.Context, job worker.Job) (string, error) {
+			err := doError(t.Context(), t, g, want, func(ctx context.Context, job worker.Job) (string, error) {
 				if job.Resume != nil {
 					return "from " + string(job.Resume), nil
 				}
@@ -318,7 +318,7 @@ func TestDo_Unavailable(t *testing.T) {
 		then = false
 
 		var running *worker.RunningError
-		if err := checkDo(t.Context(), t, g, "not run running 1s", fn); !errors.As(err, &running) {
+		if err := doError(t.Context(), t, g, "not run running 1s", fn); !errors.As(err, &running) {
 			t.Fatal(err)
 		}
 		left := running.ExpiresAt.Sub(time.Now().Add(clockAhead)) // by Firestore's clock
@@ -326,7 +326,7 @@ func TestDo_Unavailable(t *testing.T) {
 			t.Errorf("the lock expires in %v", left)
 		}
 		time.Sleep(left - 1500*time.Microsecond)
-		if err := checkDo(t.Context(), t, g, "not run running 0s", fn); !errors.As(err, &running) {
+		if err := doError(t.Context(), t, g, "not run running 0s", fn); !errors.As(err, &running) {
 			t.Fatal(err)
 		}
 		time.Sleep(running.RetryIn)
@@ -334,7 +334,7 @@ func TestDo_Unavailable(t *testing.T) {
 	})
 	worker.Subtest(t, "a permanent error that is not recorded is not final", func(t *testing.T) {
 		g, wall := openWalled(t, ahead(t))
-		err := checkDo(t.Context(), t, g, "ran unavailable", func(context.Context, worker.Job) (string, error) {
+		err := doError(t.Context(), t, g, "ran unavailable", func(context.Context, worker.Job) (string, error) {
 			wall.Up.Store(true)
 			return "", worker.Permanent("declined", "no funds", errBroken)
 		})

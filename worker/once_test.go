@@ -170,7 +170,8 @@ func TestOnce_Refused(t *testing.T) {
 							}
 							return 1, nil
 						}, finds(7, true, nil))
-						if refused := err != nil && !undone; refused && !ignored {
+						refused := err != nil && !undone
+						if refused && !ignored {
 							return nil, err
 						}
 					}
