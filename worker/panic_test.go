@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -36,7 +34,8 @@ func measured(t testing.TB) gauges {
 	t.Helper()
 	g := gauges{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
 	var err error
-	g.Telemetry, err = telemetry.New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(g.reader)), sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(g.spans)))
+	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(g.reader))
+	g.Telemetry, err = telemetry.New(meters, sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(g.spans)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,21 +92,29 @@ func Counts(t *testing.T, reader *sdkmetric.ManualReader, metric string) string 
 	return strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(counts), "map["), "]")
 }
 
-func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
+// It is a line, a count and ended spans, all without its value.
+func TestPanic(t *testing.T) {
 	var log bytes.Buffer
 	m := measured(t)
+	load := func(context.Context, lease.Cell[analysislock.Analysis]) (analysislock.Work, error) {
+		panic("s3cret input of the user")
+	}
 	s := serverOf(t.Context(), &delivery.Runner{
-		Locks: new(memory).locks(t, func(context.Context, lease.Cell[analysislock.Analysis]) (analysislock.Work, error) {
-			panic("s3cret input of the user")
-		}),
-		RunTimeout: time.Minute,
-		Log:        slog.New(slog.NewJSONHandler(&log, nil)), Telemetry: m.Telemetry,
+		Locks: new(memory).locks(t, load), RunTimeout: time.Minute,
+		Log: slog.New(slog.NewJSONHandler(&log, nil)), Telemetry: m.Telemetry,
 	}, CheckedByProxy(), succeed)
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, deliveryRoute, strings.NewReader(`{"analysis_id":"x"}`))
-	r.Header.Set("X-CloudTasks-TaskName", "a-task")
-	(&process{Guard: s}).send(t, r).check(t, 500, map[string]any{"reason": "internal"})
-	if said := log.String(); strings.Count(said, `"msg":"delivery","outcome":"internal","status":500,`) != 1 || strings.Count(said, `,"analysis_id":"x","task":"a-task"}`) != 1 || strings.Contains(said, "s3cret") ||
-		!strings.Contains(said, "TestAPanicIsALine") || len(said) > 6000 || s.lifecycle.Drain(t.Context()) != 0 { // the stack, not the value
+	(&process{Guard: s}).deliver(t, "x").check(t, 500, map[string]any{"reason": "internal"})
+
+	if n := s.lifecycle.Drain(t.Context()); n != 0 {
+		t.Errorf("%d runs are still counted", n)
+	}
+	said := log.String()
+	for _, part := range []string{`"outcome":"internal"`, `"analysis_id":"x"`, "TestPanic" /* of the stack */} {
+		if !strings.Contains(said, part) {
+			t.Errorf("want %s in %s", part, said)
+		}
+	}
+	if strings.Contains(said, "s3cret") || len(said) > 6000 {
 		t.Errorf("log: %s", said)
 	}
 	m.checkCounts(t, "taskguard.deliveries", "500 internal :1")
@@ -119,22 +126,26 @@ func TestAPanicIsALineACountAndEndedSpansWithoutItsValue(t *testing.T) {
 			t.Errorf("%s has %v", span.Name(), span.Events())
 		}
 	}
-	if ended["delivery"] != "Error" || ended["run"] != "Error" || len(m.spans.Started()) != len(m.spans.Ended()) {
-		t.Errorf("ended %v of %d", ended, len(m.spans.Started()))
+	if ended["delivery"] != "Error" || ended["run"] != "Error" {
+		t.Errorf("ended %v", ended)
+	}
+	if started := len(m.spans.Started()); started != len(ended) {
+		t.Errorf("ended %v of %d", ended, started)
 	}
 }
 
 // No acquisition has checked the id.
-func TestADeliveryDuringAStopIsLoggedWithItsIDIfThatIsValid(t *testing.T) {
+func TestDelivery_StoppedID(t *testing.T) {
 	for id, want := range map[string]any{"order-17": "order-17", "a/": nil, strings.Repeat("a/", 400_000): nil} {
 		w := start(t, emulatortest.Embedded(t), succeed)
 		stopped, stop := context.WithCancel(t.Context())
 		stop()
 		w.stop(delivery.ErrStopping)
-		if o := w.runner.Deliver(stopped, delivery.Delivery{AnalysisID: id, Analyzer: w.analyze}); o.Reason != delivery.NotClaimed || o.ID != id && want != nil || o.ID != "" && want == nil {
+		o := w.runner.Deliver(stopped, delivery.Delivery{AnalysisID: id, Analyzer: w.analyze})
+		if named, _ := want.(string); o.Reason != delivery.NotClaimed || o.ID != named {
 			t.Errorf("to the guard: %v, %.20q; want the id %v", o.Reason, o.ID, want)
 		}
-		w.deliver(t, id).check(t, 500, map[string]any{"acquired": false, "reason": "shutting_down", "analysis_id": want})
+		w.deliver(t, id).check(t, 500, map[string]any{"reason": "shutting_down", "analysis_id": want})
 		w.line(t, deliveryRoute, id, map[string]any{"outcome": "shutting_down", "analysis_id": want})
 		if w.log.Len() > 1000 {
 			t.Errorf("a line of %d bytes: %.300s", w.log.Len(), w.log)

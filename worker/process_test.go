@@ -95,20 +95,26 @@ func (w *Wall) Client(t testing.TB, b *emulatortest.Backend, opts ...grpc.DialOp
 		}
 		return nil
 	}
-	return b.Client(t, append([]grpc.DialOption{
-		grpc.WithChainUnaryInterceptor(func(ctx context.Context, m string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			if err := hang(ctx); err != nil {
-				return err
-			}
-			return invoke(ctx, m, req, reply, cc, opts...)
-		}),
-		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			if err := hang(ctx); err != nil {
-				return nil, err
-			}
-			return open(ctx, d, cc, m, opts...)
-		}),
-	}, opts...)...)
+	unary := func(
+		ctx context.Context, m string, req, reply any, cc *grpc.ClientConn,
+		invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+	) error {
+		if err := hang(ctx); err != nil {
+			return err
+		}
+		return invoke(ctx, m, req, reply, cc, opts...)
+	}
+	stream := func(
+		ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string,
+		open grpc.Streamer, opts ...grpc.CallOption,
+	) (grpc.ClientStream, error) {
+		if err := hang(ctx); err != nil {
+			return nil, err
+		}
+		return open(ctx, d, cc, m, opts...)
+	}
+	walled := []grpc.DialOption{grpc.WithChainUnaryInterceptor(unary), grpc.WithChainStreamInterceptor(stream)}
+	return b.Client(t, append(walled, opts...)...)
 }
 
 // reply is a decoded answer.
@@ -142,7 +148,8 @@ func (w *process) send(t testing.TB, r *http.Request) reply {
 	t.Helper()
 	rec := httptest.NewRecorder()
 	w.ServeHTTP(rec, r)
-	a := reply{Code: rec.Code, RetryAfter: rec.Header().Get("Retry-After"), Challenge: rec.Header().Get("WWW-Authenticate")}
+	header := rec.Header()
+	a := reply{Code: rec.Code, RetryAfter: header.Get("Retry-After"), Challenge: header.Get("WWW-Authenticate")}
 	if err := json.Unmarshal(rec.Body.Bytes(), &a.Body); err != nil {
 		t.Fatalf("%s %s answered %d with %q, which is not JSON", r.Method, r.URL.Path, rec.Code, rec.Body)
 	}
@@ -161,7 +168,14 @@ func (a reply) check(t testing.TB, code int, want map[string]any) {
 		if k == "Retry-After" {
 			got, ok = a.RetryAfter, a.RetryAfter != ""
 		}
-		if v == nil && ok || v == "*" && !ok || v != nil && v != "*" && got != v {
+		matches := got == v
+		switch v {
+		case nil:
+			matches = !ok
+		case "*":
+			matches = ok
+		}
+		if !matches {
 			t.Errorf("%s = %v, want %v (%v)", k, got, v, a.Body)
 		}
 	}
@@ -196,16 +210,16 @@ func Subtest(t *testing.T, name string, run func(t *testing.T)) {
 func (w *process) restart(auth Authenticator) {
 	work, stop := context.WithCancelCause(context.Background())
 	w.stop = stop
-	w.Guard = serverOf(work, w.runner, auth, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-		return w.analyze(ctx, job)
-	})
+	analyze := func(ctx context.Context, job Job) (any, error) { return w.analyze(ctx, job) }
+	w.Guard = serverOf(work, w.runner, auth, analyze)
 }
 
 // serverOf returns a Guard that serves one kind.
 func serverOf(work context.Context, d *delivery.Runner, auth Authenticator, analyze orchestrator.AnalyzerFunc) *Guard {
 	d.Names.IDField = cmp.Or(d.Names.IDField, taskqueue.DefaultIDField)
 	d.Names.Path = cmp.Or(d.Names.Path, taskqueue.DefaultPath)
-	g := &Guard{options: Options{Log: d.Log}, auth: auth, work: work, telemetry: d.Telemetry, places: delivery.NewPlaces(100)}
+	g := &Guard{options: Options{Log: d.Log}, auth: auth, work: work, telemetry: d.Telemetry}
+	g.places = delivery.NewPlaces(100)
 	g.route()
 	g.handle(d, analyze)
 	return g

@@ -22,10 +22,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if provider := os.Getenv(providerVariable); provider != "" {
-		fmt.Fprintln(os.Stderr, serveOrders(provider))
-		os.Exit(1)
-	}
 	if setting := os.Getenv(crashVariable); setting != "" {
 		if err := serveCrash(setting); err != nil {
 			fmt.Fprintln(os.Stderr, err)

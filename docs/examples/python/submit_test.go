@@ -65,7 +65,7 @@ func TestTheProgramInPythonWaitsAsLongAsItsProviderAsks(t *testing.T) {
 	}
 }
 
-// Of the calls of a run, only the one that is told go charges. TestKill9AtEachCommitOfAnAct shows the rest.
+// Of the calls of a run, only the one that is told go charges. TestOnce_Kill9 shows the rest.
 func TestTheEndpointInPythonChargesOnce(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), examplestest.Find(t, "PYTHON", "python3")[0], "endpoint.py", "0")
 	out, err := cmd.StdoutPipe()
