@@ -285,13 +285,8 @@ func TestKey_ParkedIsNotLate(t *testing.T) {
 			KeyField: "input.tenant", Log: slog.New(slog.NewJSONHandler(log, nil)),
 			MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)),
 		}
-		slow := func(ctx context.Context, method string, req, reply any,
-			conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
-		) error {
-			time.Sleep(200 * time.Millisecond) // so that a start is not at once
-			return invoke(ctx, method, req, reply, conn, opts...)
-		}
-		s := serveKeyed(t, worker.Kind{}, o, grpc.WithChainUnaryInterceptor(slow))
+		s := serveKeyed(t, worker.Kind{}, o)
+		s.late = 200 * time.Millisecond // so that a start is not at once
 		s.submit(t, "a", 3)
 		synctest.Wait()
 		s.recover(t, 0)

@@ -20,9 +20,8 @@ import (
 
 // A failure for now is released, then booked, then acknowledged.
 func TestRetry(t *testing.T) {
-	// flaky delivers x, whose run fails after during.
-	flaky := func(t *testing.T, b *emulatortest.Backend, q delivery.Queue, code int, during func(w *process),
-	) (*process, reply) {
+	// flaky delivers x, whose run fails, perhaps at the beginning of an outage of Firestore.
+	flaky := func(t *testing.T, b *emulatortest.Backend, q delivery.Queue, code int, outage bool) (*process, reply) {
 		t.Helper()
 		b.Put(t, "x", map[string]any{
 			"status": "QUEUED", "lockToken": 4, "nextAttemptAt": iso8601.Format(time.Now()), "bookedTask": "own",
@@ -30,7 +29,7 @@ func TestRetry(t *testing.T) {
 		var w *process
 		w = startOn(t, b, q, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
 			checkFields(t, b, "x", map[string]any{"nextAttemptAt": nil, "bookedTask": nil})
-			during(w)
+			w.unavailable.Store(outage)
 			return nil, errors.New("flaky")
 		})
 		w.runner.RetryMin, w.runner.RetryMax = 30*time.Second, time.Minute
@@ -52,7 +51,7 @@ func TestRetry(t *testing.T) {
 				}
 			}}
 			failed := time.Now()
-			w, a := flaky(t, b, q, c.code, func(*process) {})
+			w, a := flaky(t, b, q, c.code, false)
 			if took := time.Since(failed); took > 2*time.Second {
 				t.Errorf("it tried to book for %v, want 2 s at most", took)
 			}
@@ -78,13 +77,13 @@ func TestRetry(t *testing.T) {
 		})
 	}
 	forKinds(t, "without a queue nothing waits", func(t *testing.T, b *emulatortest.Backend) {
-		w, _ := flaky(t, b, nil, 500, func(*process) {})
+		w, _ := flaky(t, b, nil, 500, false)
 		checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lastError": "*", "nextAttemptAt": nil})
 		w.deliver(t, "x").check(t, 500, map[string]any{"reason": "retry"})
 	})
 	forKinds(t, "a lock that cannot be released is kept", func(t *testing.T, b *emulatortest.Backend) {
 		q := &recordingQueue{}
-		flaky(t, b, q, 500, func(w *process) { w.unavailable.Store(true) })
+		flaky(t, b, q, 500, true)
 		checkFields(t, b, "x", map[string]any{"status": "PROCESSING", "lockOwner": "*", "nextAttemptAt": nil})
 		if len(q.tasks) > 0 {
 			t.Errorf("booked %+v, want nothing", q.tasks)

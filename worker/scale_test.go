@@ -347,7 +347,7 @@ func (sc scenario) simulate(t *testing.T) {
 func (s *simulation) report(t *testing.T, began time.Time) {
 	perAnalysis := func(n int) float64 { return float64(n) / float64(s.n) }
 	starts := slices.Sorted(maps.Values(s.started))
-	percentile := func(p int) time.Duration { return starts[(len(starts)-1)*p/100].Round(time.Second) }
+	start := func(p int) time.Duration { return percentile(starts, p).Round(time.Second) }
 	ideal := max(s.over+s.run, time.Duration(s.n)*s.run/time.Duration(s.places))
 	stale, usage := 0, s.b.Server.Usage()
 	for _, n := range s.answers {
@@ -361,7 +361,7 @@ func (s *simulation) report(t *testing.T, began time.Time) {
 	out("reads %.2f, writes %.2f\n", perAnalysis(int(usage.Reads)), perAnalysis(int(usage.Writes)))
 	out("answers other than READY %d: %v\n", stale, s.answers)
 	out("to start p50 %v, p99 %v; drained in %v, ideal %v\n",
-		percentile(50), percentile(99), s.last.Sub(began).Round(time.Second), ideal)
+		start(50), start(99), s.last.Sub(began).Round(time.Second), ideal)
 	most := func(bySecond map[int64]int) int { return slices.Max(slices.Collect(maps.Values(bySecond))) }
 	out("writes in a second at most: demanded %d, written %d; the longest waited %v\n",
 		most(s.index.demanded), most(s.index.written), s.index.longest.Round(time.Millisecond))
