@@ -124,26 +124,26 @@ func TestRecover_FullDocuments(t *testing.T) {
 	})
 }
 
-type cell = lease.Cell[analysislock.Analysis]
+type orphan = lease.Cell[analysislock.Analysis]
 
 // overdue is a backlog of n analyses.
 type overdue int
 
-func (n overdue) Orphaned(_ context.Context, limit int) (due []cell, more bool, err error) {
+func (n overdue) Orphaned(_ context.Context, limit int) (due []orphan, more bool, err error) {
 	for i := range min(int(n), limit) {
-		due = append(due, cell{Doc: analysislock.Analysis{ID: fmt.Sprint(i)}})
+		due = append(due, orphan{Doc: analysislock.Analysis{ID: fmt.Sprint(i)}})
 	}
 	return due, int(n) > limit, nil
 }
 
-func (overdue) MarkDue(_ context.Context, _ cell, task func(time.Time) string) (string, error) {
+func (overdue) MarkDue(_ context.Context, _ orphan, task func(time.Time) string) (string, error) {
 	return task(time.Unix(0, 0)), nil
 }
 
 // interrupted is a backlog whose reading fails after its beginning.
 type interrupted struct{ overdue }
 
-func (i interrupted) Orphaned(ctx context.Context, limit int) ([]cell, bool, error) {
+func (i interrupted) Orphaned(ctx context.Context, limit int) ([]orphan, bool, error) {
 	due, more, _ := i.overdue.Orphaned(ctx, limit)
 	return due, more, lease.ErrUnavailable
 }
@@ -154,7 +154,7 @@ type unmarked struct {
 	err error
 }
 
-func (u unmarked) MarkDue(ctx context.Context, read cell, task func(time.Time) string) (string, error) {
+func (u unmarked) MarkDue(ctx context.Context, read orphan, task func(time.Time) string) (string, error) {
 	if read.Doc.ID == "0" {
 		return "", u.err
 	}

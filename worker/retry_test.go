@@ -263,7 +263,7 @@ func TestRejected(t *testing.T) {
 }
 
 // An attempt that asks for a wait is not counted, up to 100 in a row.
-func TestRetryAfter(t *testing.T) {
+func TestRetry_After(t *testing.T) {
 	in := func(d time.Duration) error { return fmt.Errorf("quota: %w", RetryAfter(errors.New("429"), d)) }
 	fail := func(t *testing.T, b *emulatortest.Backend, q delivery.Queue, err error, attempts, uncounted int) reply {
 		t.Helper()
@@ -332,7 +332,7 @@ func TestRetryAfter(t *testing.T) {
 }
 
 // A wait does not outweigh a permanent error, RUN_TIMEOUT or MAX_RUN_TIME.
-func TestRetryAfter_Outweighed(t *testing.T) {
+func TestRetry_Outweighed(t *testing.T) {
 	permanent := RetryAfter(&orchestrator.PermanentError{Code: "no", Message: "never"}, time.Hour)
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		for _, id := range []string{"permanent", "slow", "waiting"} {
