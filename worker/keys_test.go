@@ -261,6 +261,17 @@ func TestKey_SlotLost(t *testing.T) {
 			t.Errorf("the first run ended with %v, want lock_lost", first)
 		}
 	})
+	worker.Subtest(t, "after an unlock the next run takes over the slot", func(t *testing.T) {
+		s := serveKeyed(t, worker.Kind{Run: firstRun(runs(time.Hour))}, byTenant)
+		s.submit(t, "a", 1)
+		synctest.Wait()
+		if _, err := s.work.Operator().Unlock(t.Context(), "a0", "me", nil, ""); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := s.work.Run(t.Context(), "a0"); err != nil || d.Outcome != "ready" {
+			t.Errorf("after the unlock: %+v, %v", d, err)
+		}
+	})
 	worker.Subtest(t, "one that becomes a suspect after its slot is taken frees it", func(t *testing.T) {
 		attempt := func(n int) map[string]any {
 			return map[string]any{"attempt": n, "token": n, "owner": fmt.Sprint("w/", n), "outcome": "crashed"}
