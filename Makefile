@@ -77,7 +77,7 @@ explore: ## search interleavings of workers (DEPTH, ONWARD)
 
 # The functions from the request to the store, and their limits.
 frames: ## the functions from a request to the store, and their limits
-	go test -count=1 -v -run '^TestThePathOfADeliveryHasFewFrames$$' ./worker
+	go test -count=1 -v -run '^TestFrames$$' ./worker
 
 simulate: ## workers simulated from 50,000 seeds (SEEDS)
 	cd internal/testing/proof && SIMULATE_SEEDS=$(SEEDS) go test -count=1 -timeout 30m -run 'Seed|Outage|Crash'

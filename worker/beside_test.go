@@ -1,7 +1,6 @@
 package worker_test
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -14,49 +13,34 @@ import (
 	"taskguard/worker"
 )
 
-func TestALineOfLevelDebugNamesTheRunsBesideWhichARunBegins(t *testing.T) {
+// A line of level DEBUG names the runs beside which a run begins, ten at most.
+func TestRun_Beside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, log := emulatortest.Embedded(t), &emulatortest.Log{}
 		g := open(t, b, func(o *worker.Options) {
 			o.Log = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		})
-		work := g.MustRegister(worker.Kind{Run: func(context.Context, worker.Job) (any, error) {
-			time.Sleep(time.Minute)
-			return "done", nil
-		}})
-		h, err := g.Routes(work)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := g.MustRegister(worker.Kind{Run: runs(time.Minute)}).Handler()
 
 		var runs sync.WaitGroup
-		began := func(id string) string {
+		begins := func(id, want string) {
 			t.Helper()
 			set(t, collection(t, b, "analyses").Doc(id), map[string]any{"status": "QUEUED"})
 			runs.Go(func() { post(t, h, "/internal/tasks/analysis", `{"analysis_id":"`+id+`"}`) })
 			time.Sleep(time.Second)
-			_, line, _ := strings.Cut(log.String(), `"msg":"a run begins","analysis_id":"`+id+`",`)
-			line, _, _ = strings.Cut(line, "}")
-			return line
+			line := `"msg":"a run begins","analysis_id":"` + id + `","lock_token":1,` + want
+			if !strings.Contains(log.String(), line) {
+				t.Errorf("no line has %s: %s", line, log)
+			}
 		}
-		const token = `"lock_token":1,`
-		if got, want := began("first"), token+`"others":0,"beside":null`; got != want {
-			t.Errorf("the first: %s, want %s", got, want)
+		begins("l", `"others":0,"beside":null`)
+		begins("a", `"others":1,"beside":["l"]`)
+		for n, id := range "bcdefghij" {
+			begins(string(id), fmt.Sprintf(`"others":%d,"beside":["a"`, n+2))
 		}
-		if got, want := began("a"), token+`"others":1,"beside":["first"]`; got != want {
-			t.Errorf("the second: %s, want %s", got, want)
-		}
-		for n := range 9 {
-			began(fmt.Sprint("b", n))
-		}
-		want := token + `"others":11,"beside":["a","b0","b1","b2","b3","b4","b5","b6","b7","b8"]`
-		if got := began("z"); got != want { // of eleven
-			t.Errorf("the last: %s, want %s", got, want)
-		}
+		begins("k", `"others":11,"beside":["a","b","c","d","e","f","g","h","i","j"]`) // without l
 		runs.Wait()
-		if got, want := began("later"), token+`"others":0,"beside":null`; got != want {
-			t.Errorf("after the others: %s, want %s", got, want)
-		}
+		begins("later", `"others":0,"beside":null`)
 		runs.Wait()
 	})
 }

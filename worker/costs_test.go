@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/firestore"
-	"google.golang.org/api/option"
 
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
@@ -21,171 +21,222 @@ import (
 	"taskguard/repo"
 )
 
-// costs returns the rows of the first table of docs/cost.md: reads, writes, calls to
-// Firestore and Cloud Tasks, and bytes of log lines.
-func costs(t *testing.T) map[string][5]int {
+// figures are what something costs: billed reads and writes, calls to Firestore and to Cloud Tasks, and bytes of
+// log lines.
+type figures [5]int
+
+// documented returns the rows of the table of docs/cost.md that has figures.
+func documented(t *testing.T) map[string]figures {
 	t.Helper()
 	page, err := os.ReadFile("../docs/cost.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := map[string][5]int{}
-	for line := range strings.Lines(string(page)) {
-		cells := strings.Split(strings.TrimSpace(line), " | ")
-		var row [5]int
-		numbers := 0
-		for i := 1; i < len(cells) && i <= len(row); i++ {
-			if row[i-1], err = strconv.Atoi(strings.TrimSuffix(cells[i], " |")); err == nil {
-				numbers++
-			}
+	rows := map[string]figures{}
+	row := regexp.MustCompile(`(?m)^\| (.+?) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$`)
+	for _, cells := range row.FindAllStringSubmatch(string(page), -1) {
+		var f figures
+		for i := range f {
+			f[i], _ = strconv.Atoi(cells[i+2])
 		}
-		if numbers == len(row) {
-			rows[strings.TrimPrefix(cells[0], "| ")] = row
-		}
+		rows[cells[1]] = f
 	}
 	return rows
 }
 
-// The numbers are counted at the connections to Firestore and Cloud Tasks; the bytes of the
-// log lines are bounds, rounded up by less than half.
-func TestTheCostsAreThoseOfTheDocument(t *testing.T) {
-	want := costs(t)
+// meter measures a worker, and compares the figures with the document's.
+type meter struct {
+	*process
+	b        *emulatortest.Backend
+	q        *CloudQueue
+	want     map[string]figures
+	measured map[string]bool
+}
+
+func (m *meter) read() figures {
+	usage := m.b.Server.Usage()
+	tasks := len(m.q.created) + m.q.asked
+	return figures{int(usage.Reads), int(usage.Writes), m.b.Calls.Total(), tasks, m.log.Len()}
+}
+
+// check compares a row with what do costs for each of n things, besides what the other row says. The bytes of the log
+// lines are a bound, rounded up by less than half, and in the other row if there is one.
+func (m *meter) check(t *testing.T, row string, n int, other string, do func()) {
+	t.Helper()
+	m.log.Reset()
+	before := m.read()
+	do()
+	got, want := m.read(), m.want[row]
+	for i := range got {
+		got[i] = (got[i] - before[i] - m.want[other][i] + n/2) / n
+	}
+	if other != "" {
+		got[4] = 0
+	}
+	within := got[4] <= want[4] && got[4] >= want[4]/2
+	if [4]int(got[:]) != [4]int(want[:]) || !within {
+		t.Errorf("%s: %v, docs/cost.md has %v", row, got, want)
+	}
+	m.measured[row] = true
+}
+
+// The figures are counted at the connections to Firestore and Cloud Tasks.
+func TestCosts(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		if b.Collection != "" {
 			return // the documents of another kind cost the same
 		}
-		q := StartQueue(t)
-		lasts := map[string]time.Duration{"short": time.Second, "long": 350 * time.Second, "reporting": 100 * time.Second, "checkpointing": time.Second}
-		w := startOn(t, b, q.Queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-			if job.AnalysisID == "failing" {
-				return nil, &orchestrator.FailureError{Message: "unavailable"}
-			}
-			if job.AnalysisID == "checkpointing" {
-				for page := range 10 {
-					if err := job.Checkpoint(ctx, page); err != nil {
-						t.Error(err)
-					}
-				}
-			}
-			end := time.Now().Add(lasts[job.AnalysisID])
-			for ; job.AnalysisID == "reporting" && time.Now().Before(end); time.Sleep(time.Second) {
-				job.Report(0.5, time.Now().String())
-			}
-			time.Sleep(time.Until(end))
-			return "done", nil
-		})
-		w.runner.Log, w.runner.Instance = telemetry.NewLogger(w.log, "json", 0), "taskguard-worker-00042-abc/0123456789abcdef"
-		measured := map[string]bool{}
-		measure := func(what string, minus []string, times int, do func()) {
-			t.Helper()
-			w.log.Reset()
-			usage, calls, tasks := b.Server.Usage(), b.Calls.Total(), len(q.created)+q.asked
-			do()
-			after := b.Server.Usage()
-			got := [5]int{int(after.Reads - usage.Reads), int(after.Writes - usage.Writes), b.Calls.Total() - calls, len(q.created) + q.asked - tasks, w.log.Len()}
-			for _, row := range minus {
-				for i := range 4 {
-					got[i] -= want[row][i]
-				}
-				got[4] = 0 // in the other row
-			}
-			for i := range got {
-				got[i] = (got[i] + times/2) / times
-			}
-			row := want[what]
-			if measured[what] = true; [4]int(got[:4]) != [4]int(row[:4]) || got[4] > row[4] || got[4] < row[4]/2 {
-				t.Errorf("%s: %v, docs/cost.md has %v", what, got, row)
-			}
-		}
-		deliver := func(id string) { // as Cloud Tasks and Cloud Run do
-			w.line(t, deliveryRoute, id, nil, "X-CloudTasks-TaskName: "+taskqueue.Name("submit", id), "X-CloudTasks-TaskRetryCount: 0",
-				"Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-		}
-		for id := range lasts {
-			b.Put(t, id, map[string]any{"status": "QUEUED", "input": "i", "createdAt": time.Now()})
-		}
-		b.Put(t, "large", map[string]any{"status": "QUEUED", "input": strings.Repeat("x", 64<<10), "createdAt": time.Now()})
-		b.Put(t, "failing", map[string]any{"status": "QUEUED", "createdAt": time.Now()})
-		g, err := Open(t.Context(), Options{Project: b.Project, Auth: CheckedByProxy(), FirestoreOptions: b.Client(t), QueueOptions: []option.ClientOption{option.WithGRPCConn(q.Conn)}, Queue: Queue{Name: queuePath, TargetURL: "https://worker.example", Caller: "a@b.c"}, Log: slog.New(slog.NewJSONHandler(w.log, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
-		work := g.MustRegister(Kind{})
-		defer func() { _ = g.Shutdown(t.Context()) }() // it closes q's connection
-		submission := func(row, input string, want Submission, refused error) {
-			t.Helper()
-			measure(row, nil, 1, func() {
-				if s, err := work.Submit(t.Context(), "new", input); s != want || !errors.Is(err, refused) {
-					t.Errorf("%s: %+v, %v; want %+v, %v", row, s, err, want, refused)
-				}
-			})
-		}
-		const again, needless = "submission again, before it runs", "submission again, while it runs, after it is finished or with another input"
-		submission("submission", "i", Submission{Created: true, Booked: true, Status: "QUEUED"}, nil)
-		submission(again, "i", Submission{Booked: true, Already: true, Status: "QUEUED"}, nil)
-		submission(needless, "other", Submission{Status: "QUEUED"}, ErrOtherInput)
-		b.Merge(t, "new", map[string]any{"lockOwner": "them", "lockToken": 1, "lockExpiresAt": time.Now().Add(time.Minute), "bookedTask": firestore.Delete})
-		submission(needless, "i", Submission{Booked: true, Already: true, Status: "QUEUED"}, nil)
-		b.Merge(t, "new", map[string]any{"lockExpiresAt": time.Now()}) // its worker died
-		submission(again, "i", Submission{Booked: true, Status: "QUEUED"}, nil)
-		b.Merge(t, "new", map[string]any{"status": "READY"})
-		submission(needless, "i", Submission{Status: "READY"}, nil)
-		b.Delete(t, "new")
-		measure("run of less than a heartbeat", nil, 1, func() { deliver("short") })
-		measure("the same, with an input and a checkpoint of more than 64 KiB", nil, 1, func() { deliver("large") })
-		measure("heartbeat, each 100 s of a run", []string{"run of less than a heartbeat"}, 3, func() { deliver("long") })
-		measure("interval of 10 s with reports, instead of a heartbeat", []string{"run of less than a heartbeat"}, 10, func() { deliver("reporting") })
-		measure("checkpoint of an analyzer in Go", []string{"run of less than a heartbeat"}, 10, func() { deliver("checkpointing") })
-		measure("delivery of a finished analysis", nil, 1, func() { deliver("short") })
-		measure("attempt that fails temporarily", nil, 1, func() { deliver("failing") })
-		b.Delete(t, "failing")
-		held(t, b, "held", time.Hour)
-		measure("delivery while another worker has the lock", nil, 1, func() { deliver("held") })
-		b.Delete(t, "held")
-		w.reported = map[string]*repo.Analyses{"records": w.runner.Orphans.(*repo.Analyses)}
-		recovery := func() { w.call(t, "POST", "/internal/tasks/recover", "") }
-		measure("call of recovery", nil, 1, recovery)
-		for i := range 10 {
-			b.Put(t, fmt.Sprint("lost", i), map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z"})
-		}
-		w.runner.Queue = q.Queue
-		measure("orphaned analysis, in a call of recovery", []string{"call of recovery"}, 10, recovery)
-		for i := range 10 {
-			id := fmt.Sprint("lost", i)
-			if _, err := q.Book(t.Context(), taskqueue.Task{AnalysisID: id, Name: id, At: time.Now().Add(time.Hour)}); err != nil {
-				t.Fatal(err)
-			}
-			b.Put(t, id, map[string]any{"status": "QUEUED", "updatedAt": "1999-01-01T00:00:00.000Z", "nextAttemptAt": "1999-01-01T00:00:00.000Z", "bookedTask": id})
-		}
-		measure("analysis that waits in the queue for longer than a TTL, in a call of recovery", []string{"call of recovery"}, 10, recovery)
-		for what := range want {
-			if !measured[what] {
-				t.Errorf("%s: it is in docs/cost.md, and is not measured", what)
+		w, q := start(t, b, costly), StartQueue(t)
+		w.runner.Log, w.runner.Queue = telemetry.NewLogger(w.log, "json", 0), q.Queue
+		w.runner.Instance = "taskguard-worker-00042-abc/0123456789abcdef"
+		m := &meter{process: w, b: b, q: q, want: documented(t), measured: map[string]bool{}}
+		m.checkSubmissions(t)
+		m.checkDeliveries(t)
+		m.checkRecoveries(t)
+		for row := range m.want {
+			if !m.measured[row] {
+				t.Errorf("%s: it is in docs/cost.md, and is not measured", row)
 			}
 		}
 	})
 }
 
+func (m *meter) checkSubmissions(t *testing.T) {
+	o := Options{Project: m.b.Project, Auth: CheckedByProxy(), FirestoreOptions: m.b.Client(t)}
+	o.Log = slog.New(slog.NewJSONHandler(m.log, nil))
+	m.q.Share(&o)
+	g, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = g.Shutdown(t.Context()) }()
+	work := g.MustRegister(Kind{})
+	check := func(row, input string, want Submission, refused error) {
+		t.Helper()
+		m.check(t, row, 1, "", func() {
+			if s, err := work.Submit(t.Context(), "new", input); s != want || !errors.Is(err, refused) {
+				t.Errorf("%s: %+v, %v; want %+v, %v", row, s, err, want, refused)
+			}
+		})
+	}
+	const again = "submission again, before it runs"
+	const needless = "submission again, while it runs, after it is finished or with another input"
+	check("submission", "i", Submission{Created: true, Booked: true, Status: "QUEUED"}, nil)
+	check(again, "i", Submission{Booked: true, Already: true, Status: "QUEUED"}, nil)
+	check(needless, "other", Submission{Status: "QUEUED"}, ErrOtherInput)
+	m.b.Merge(t, "new", map[string]any{
+		"lockOwner": "them", "lockToken": 1, "lockExpiresAt": time.Now().Add(time.Minute),
+		"bookedTask": firestore.Delete,
+	})
+	check(needless, "i", Submission{Booked: true, Already: true, Status: "QUEUED"}, nil)
+	m.b.Merge(t, "new", map[string]any{"lockExpiresAt": time.Now()}) // its worker died
+	check(again, "i", Submission{Booked: true, Status: "QUEUED"}, nil)
+	m.b.Merge(t, "new", map[string]any{"status": "READY"})
+	check(needless, "i", Submission{Status: "READY"}, nil)
+	m.b.Delete(t, "new")
+}
+
+// costly is a run that its id describes.
+func costly(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+	switch job.AnalysisID {
+	case "failing":
+		return nil, &orchestrator.FailureError{Message: "unavailable"}
+	case "long":
+		time.Sleep(350 * time.Second)
+	case "reporting":
+		for range 100 {
+			job.Report(0.5, time.Now().String())
+			time.Sleep(time.Second)
+		}
+	case "checkpointing":
+		for page := range 10 {
+			if err := job.Checkpoint(ctx, page); err != nil {
+				return nil, err
+			}
+		}
+	}
+	time.Sleep(time.Second)
+	return "done", nil
+}
+
+func (m *meter) checkDeliveries(t *testing.T) {
+	put := func(id string, fields map[string]any) {
+		m.b.Put(t, id, map[string]any{"status": "QUEUED", "createdAt": time.Now()})
+		m.b.Merge(t, id, fields)
+	}
+	const run = "run of less than a heartbeat"
+	for _, id := range []string{"short", "long", "reporting", "checkpointing"} {
+		put(id, map[string]any{"input": "i"})
+	}
+	put("large", map[string]any{"input": strings.Repeat("x", 64<<10)})
+	put("failing", nil)
+	held(t, m.b, "held", time.Hour)
+	for _, c := range []struct {
+		row, id string
+		n       int
+		other   string
+	}{
+		{row: run, id: "short", n: 1},
+		{row: "the same, with an input and a checkpoint of more than 64 KiB", id: "large", n: 1},
+		{row: "heartbeat, each 100 s of a run", id: "long", n: 3, other: run},
+		{row: "interval of 10 s with reports, instead of a heartbeat", id: "reporting", n: 10, other: run},
+		{row: "checkpoint of an analyzer in Go", id: "checkpointing", n: 10, other: run},
+		{row: "delivery of a finished analysis", id: "short", n: 1},
+		{row: "attempt that fails temporarily", id: "failing", n: 1},
+		{row: "delivery while another worker has the lock", id: "held", n: 1},
+	} {
+		m.check(t, c.row, c.n, c.other, func() { // as Cloud Tasks and Cloud Run do
+			m.line(t, deliveryRoute, c.id, nil, "X-CloudTasks-TaskRetryCount: 0",
+				"X-CloudTasks-TaskName: "+taskqueue.Name("submit", c.id),
+				"Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+		})
+	}
+	m.b.Delete(t, "failing")
+	m.b.Delete(t, "held")
+}
+
+func (m *meter) checkRecoveries(t *testing.T) {
+	const call = "call of recovery"
+	m.reported = map[string]*repo.Analyses{"records": m.runner.Orphans.(*repo.Analyses)}
+	recovery := func() { m.recover(t) }
+	m.check(t, call, 1, "", recovery)
+	for i := range 10 {
+		m.b.Put(t, fmt.Sprint("lost", i), map[string]any{"status": "QUEUED", "updatedAt": longAgo})
+	}
+	m.check(t, "orphaned analysis, in a call of recovery", 10, call, recovery)
+	for i := range 10 {
+		id := fmt.Sprint("lost", i)
+		task := taskqueue.Task{AnalysisID: id, Name: id, At: time.Now().Add(time.Hour)}
+		if _, err := m.q.Book(t.Context(), task); err != nil {
+			t.Fatal(err)
+		}
+		m.b.Put(t, id, map[string]any{
+			"status": "QUEUED", "updatedAt": longAgo, "nextAttemptAt": longAgo, "bookedTask": id,
+		})
+	}
+	const waits = "analysis that waits in the queue for longer than a TTL, in a call of recovery"
+	m.check(t, waits, 10, call, recovery)
+}
+
 // A retry and a follow-up are probably skips, which must not move the input.
-func TestTheFirstDeliveryReadsTheInputWithTheLock(t *testing.T) {
+func TestCosts_FirstDelivery(t *testing.T) {
+	follow := taskqueue.Name("follow", "x", "7", "2000-01-01T00:20:00Z") + "-follow-up"
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
-		w := start(t, b, func(context.Context, orchestrator.Job) (orchestrator.Result, error) { return "done", nil })
-		follow := taskqueue.Name("follow", "x", "7", "2000-01-01T00:20:00Z") + "-follow-up"
+		w := start(t, b, succeed)
 		for name, c := range map[string]struct {
 			task, retries string
 			reads         int64
 		}{
 			"no task":             {"", "", 1},
 			"the first try":       {taskqueue.Name("submit", "x"), "0", 1},
-			"the next attempt":    {taskqueue.Name("next", "x"), "0", 1},
 			"a retry":             {taskqueue.Name("submit", "x"), "1", 2},
 			"a follow-up":         {follow, "0", 2},
 			"a follow-up's retry": {follow, "3", 2},
 		} {
 			b.Put(t, "x", map[string]any{"status": "QUEUED", "input": "i"})
 			before := b.Server.Usage().Reads
-			w.line(t, deliveryRoute, "x", map[string]any{"outcome": "ready"},
-				"X-CloudTasks-TaskName: "+c.task, "X-CloudTasks-TaskRetryCount: "+c.retries)
+			r := taskOf(t, `{"analysis_id":"x"}`, c.task, c.retries)
+			w.send(t, r).check(t, 200, map[string]any{"status": "READY"})
 			if reads := b.Server.Usage().Reads - before; reads != c.reads {
 				t.Errorf("%s: %d reads, want %d", name, reads, c.reads)
 			}

@@ -32,12 +32,12 @@ func ownFrames() (own []string) {
 
 // The way from the request to the store is short enough to be read from top to bottom. It changes its
 // goroutine nowhere.
-func TestThePathOfADeliveryHasFewFrames(t *testing.T) {
+func TestFrames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := emulatortest.Embedded(t)
 		var commits [][]string
-		conn := grpc.WithChainUnaryInterceptor(func(
-			ctx context.Context, method string, request, reply any, c *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption,
+		conn := grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, reply any,
+			c *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption,
 		) error {
 			if strings.HasSuffix(method, "/Commit") {
 				commits = append(commits, ownFrames())
@@ -57,15 +57,14 @@ func TestThePathOfADeliveryHasFewFrames(t *testing.T) {
 			t.Fatalf("%d commits, want an acquisition and a finish", len(commits))
 		}
 
-		for _, path := range []struct {
-			name   string
-			frames []string
-			limit  int
-		}{{"acquisition", commits[0], 10}, {"run", run, 12}, {"finish", commits[1], 12}} {
-			t.Logf("%s, %d frames:\n  %s", path.name, len(path.frames), strings.Join(path.frames, "\n  "))
-			if n := len(path.frames); n == 0 || n > path.limit {
-				t.Errorf("%s: %d frames, want at most %d", path.name, n, path.limit)
+		check := func(name string, frames []string, limit int) {
+			t.Logf("%s, %d frames:\n  %s", name, len(frames), strings.Join(frames, "\n  "))
+			if n := len(frames); n == 0 || n > limit {
+				t.Errorf("%s: %d frames, want at most %d", name, n, limit)
 			}
 		}
+		check("acquisition", commits[0], 10)
+		check("run", run, 12)
+		check("finish", commits[1], 12)
 	})
 }

@@ -2,10 +2,7 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
@@ -15,14 +12,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"cloud.google.com/go/firestore"
 	"google.golang.org/grpc"
 
 	"taskguard/emulator/cloudtasks"
-	"taskguard/internal/delivery"
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/testing/emulatortest"
-	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/repo"
@@ -106,7 +100,8 @@ func TestScaleKeys(t *testing.T) {
 				alike    bool
 			}{
 				{"during", floodBegins, with.sent, tc.during},
-				{"after", with.sent + 30*time.Second, load.over, true}, // the queue has sent what came behind the flood, too
+				// The queue has sent what came behind the flood, too.
+				{"after", with.sent + 30*time.Second, load.over, true},
 			} {
 				usual, starts := without.between(phase.from, phase.to), with.between(phase.from, phase.to)
 				if len(starts) < 10 {
@@ -119,7 +114,8 @@ func TestScaleKeys(t *testing.T) {
 						t.Errorf("p%d to start %s the flood is %v, want 1.2 times %v at most", p, phase.name, got, want)
 					}
 				}
-				_, _ = fmt.Fprintf(t.Output(), "%s: %d others start after p50 %v, p99 %v, at most %v; without it %v, %v, %v\n",
+				const line = "%s: %d others start after p50 %v, p99 %v, at most %v; without it %v, %v, %v\n"
+				_, _ = fmt.Fprintf(t.Output(), line,
 					phase.name, len(starts), percentile(starts, 50), percentile(starts, 99), percentile(starts, 100),
 					percentile(usual, 50), percentile(usual, 99), percentile(usual, 100))
 			}
@@ -130,9 +126,10 @@ func TestScaleKeys(t *testing.T) {
 	}
 }
 
-// checkCosts checks what the flood has cost. A parked analysis costs its creation, a delivery that reads it and twice
-// its key, and its parking. A run of the flood costs that, as much as a run of the others, and the reads when a run ends
-// and when the next is woken. Until the woken one has the slot, the deliveries of a tenth of a second ask for it too.
+// checkCosts checks what the flood has cost. A parked analysis costs its creation, a delivery that reads it and
+// twice its key, and its parking. A run of the flood costs that, as much as a run of the others, and the reads when
+// a run ends and when the next is woken. Until the woken one has the slot, the deliveries of a tenth of a second ask
+// for it too.
 func (load *tenancy) checkCosts(t *testing.T, without, with *tenancyFigures, readsOfOne, tasksOfOne int64) {
 	t.Helper()
 	others, runs, flood := int64(load.others()), int64(with.runs), int64(load.flood)
@@ -160,15 +157,12 @@ func (load *tenancy) checkCosts(t *testing.T, without, with *tenancyFigures, rea
 func (load tenancy) simulate(t *testing.T) (figures tenancyFigures) {
 	synctest.Test(t, func(t *testing.T) {
 		others := load.others()
-		s := &simulation{
-			scenario: scenario{n: others, run: load.run}, b: emulatortest.Embedded(t),
-			queue:   startLimited(t, load.throttling, int32(load.places)),
-			created: make([]time.Time, others+load.flood+load.parked),
-			started: map[string]time.Duration{}, ready: map[string]int{}, answers: map[string]int{},
-		}
+		s := newSimulation(t, scenario{n: others, run: load.run}, startLimited(t, load.throttling, int32(load.places)))
+		s.keys = &repo.Concurrency{Fields: []string{"input.tenant"}, Limit: func(string) int { return load.limit }}
+		s.dial = slowly
 		var instances []*mortal
 		for range 10 {
-			instances = append(instances, load.start(t, s))
+			instances = append(instances, s.start(t))
 		}
 		s.serve(instances)
 		bulk := s.queue
@@ -178,9 +172,14 @@ func (load tenancy) simulate(t *testing.T) (figures tenancyFigures) {
 		}
 
 		load.park(t, s)
-		before, began, application := s.b.Server.Usage(), time.Now(), load.start(t, s).runner
+		s.created = append(atRandom(others, load.over), make([]time.Time, load.flood+load.parked)...)
+		before, began := s.b.Server.Usage(), time.Now()
 		var submission sync.WaitGroup
-		submission.Go(func() { load.submit(t, s, application) })
+		submission.Go(func() {
+			s.submit(t, others, func(i int) any {
+				return map[string]any{"tenant": fmt.Sprint("tenant ", i%load.tenants)}
+			})
+		})
 		submission.Go(func() { load.submitFlood(t, s, bulk) })
 		calls := int64(0)
 		for time.Since(began) < load.over+load.run {
@@ -244,62 +243,18 @@ var slowly = []grpc.DialOption{
 	}),
 }
 
-// start starts an instance.
-func (load tenancy) start(t *testing.T, s *simulation) *mortal {
-	wall := &Wall{}
-	keyed, err := repo.Open(t.Context(), s.b.Project, repo.Options{
-		Policy: lease.Policy{TTL: lease.DefaultTTL, MaxAttempts: 10}, MaxRunTime: delivery.DefaultMaxRunTime,
-		Concurrency: &repo.Concurrency{Fields: []string{"input.tenant"}, Limit: func(string) int { return load.limit }},
-	}, wall.Client(t, s.b, slowly...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := startWith(t, s.b, 10, s.analyze)
-	w.unavailable = &wall.Up
-	runner := w.runner
-	runner.Locks, runner.Orphans, runner.Keys, runner.Queue = keyed, keyed, keyed, s.queue.Queue
-	runner.RetryMin, runner.RetryMax = delivery.DefaultMinRetry, delivery.DefaultMaxRetry
-	runner.Log, runner.Telemetry, runner.Oldest = slog.New(slog.DiscardHandler), nil, nil
-	w.restart(CheckedByProxy())
-	return &mortal{process: w, load: s}
-}
-
-// submit submits the analyses of the others.
-func (load tenancy) submit(t *testing.T, s *simulation, application *delivery.Runner) {
-	work := &Work{collection: collection{application.Locks.(*repo.Analyses), application}}
-	began, random := time.Now(), rand.New(rand.NewPCG(1, 2))
-	for i := range load.others() {
-		s.created[i] = began.Add(time.Duration(random.Int64N(int64(load.over))))
-	}
-	slices.SortFunc(s.created[:load.others()], time.Time.Compare)
-
-	var calls sync.WaitGroup
-	for i, at := range s.created[:load.others()] {
-		time.Sleep(time.Until(at))
-		input := map[string]any{"tenant": fmt.Sprint("tenant ", i%load.tenants)}
-		calls.Go(func() {
-			if _, err := work.submit(t.Context(), strconv.Itoa(i), input); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	calls.Wait()
-}
-
-// submitFlood submits the analyses of one tenant in q.
+// submitFlood submits the analyses of one tenant in q. Their documents exist before, which is cheap.
 func (load tenancy) submitFlood(t *testing.T, s *simulation, q *CloudQueue) {
 	time.Sleep(floodBegins)
-	began, first := time.Now(), load.others()
+	first := load.others()
 	times := s.created[first : first+load.flood]
-	for i := range times {
-		times[i] = began.Add(time.Duration(i) * time.Second / time.Duration(load.rate))
+	copy(times, atRate(load.flood, load.rate))
+	for i, at := range times {
+		id := strconv.Itoa(first + i)
+		s.b.Put(t, id, map[string]any{
+			"status": "QUEUED", "input": flood, "createdAt": at, "updatedAt": at, "bookedTask": "flood-" + id,
+		})
 	}
-	write(t, s, "analyses", len(times), func(i int) (id string, fields map[string]any) {
-		id = strconv.Itoa(first + i)
-		return id, map[string]any{
-			"status": "QUEUED", "input": flood, "createdAt": times[i], "updatedAt": times[i], "bookedTask": "flood-" + id,
-		}
-	})
 	for i, at := range times {
 		time.Sleep(time.Until(at))
 		id := strconv.Itoa(first + i)
@@ -314,43 +269,17 @@ var flood = map[string]any{"tenant": "flood"}
 
 // park writes what is parked from the start, which was created one a second until now, and the record of its key.
 func (load tenancy) park(t *testing.T, s *simulation) {
-	if load.parked == 0 {
-		return
-	}
-	key, first, now := analysislock.KeyID("flood"), load.others()+load.flood, time.Now()
-	write(t, s, "analyses", load.parked, func(i int) (id string, fields map[string]any) {
-		s.created[first+i] = now.Add(time.Duration(i-load.parked) * time.Second)
-		at := iso8601.Format(s.created[first+i])
-		return strconv.Itoa(first + i), map[string]any{
-			"status": "QUEUED", "input": flood, "createdAt": at, "updatedAt": at, "parkedAt": at, "parkedFor": key + " " + at,
-		}
-	})
-	write(t, s, "analysesKeys", 1, func(int) (id string, fields map[string]any) {
-		return key, map[string]any{"key": "flood", "waiting": true}
-	})
-}
-
-// write creates many documents in few commits, which is cheap.
-func write(t *testing.T, s *simulation, collection string, count int,
-	doc func(i int) (id string, fields map[string]any),
-) {
-	t.Helper()
-	client, err := firestore.NewClient(t.Context(), s.b.Project, s.b.Client(t)...)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	const together = 250
-	for first := 0; first < count; first += together {
-		err := client.RunTransaction(t.Context(), func(_ context.Context, tx *firestore.Transaction) (err error) {
-			for i := first; i < min(first+together, count); i++ {
-				id, fields := doc(i)
-				err = errors.Join(err, tx.Create(client.Collection(collection).Doc(id), fields))
-			}
-			return err
+	key, now := analysislock.KeyID("flood"), time.Now()
+	for i := range load.parked {
+		at := iso8601.Format(now.Add(time.Duration(i-load.parked) * time.Second))
+		s.b.Put(t, strconv.Itoa(load.others()+load.flood+i), map[string]any{
+			"status": "QUEUED", "input": flood, "createdAt": at, "updatedAt": at,
+			"parkedAt": at, "parkedFor": key + " " + at,
 		})
-		if err != nil {
-			t.Error(err)
-		}
+	}
+	if load.parked > 0 {
+		keys := &emulatortest.Backend{Project: s.b.Project, Server: s.b.Server, Calls: &emulatortest.Calls{}}
+		keys.Collection = "analysesKeys"
+		keys.Put(t, key, map[string]any{"key": "flood", "waiting": true})
 	}
 }

@@ -25,6 +25,8 @@ import (
 	"taskguard/emulator/cloudtasks"
 	"taskguard/internal/delivery"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/lease"
+	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 	"taskguard/repo"
 )
@@ -71,7 +73,9 @@ func TestScale(t *testing.T) {
 		{"10,000 at once, 10 % of the instances die each hour: 1 of 5", with(func(s *scenario) {
 			s.deaths = 12 * time.Minute
 		})},
-		{"10,000 at once, Firestore unavailable from 1 h to 2 h: 1 of 5", with(func(s *scenario) { s.outage = time.Hour })},
+		{"10,000 at once, Firestore unavailable from 1 h to 2 h: 1 of 5", with(func(s *scenario) {
+			s.outage = time.Hour
+		})},
 		{"10,000 at once, the queue purged at 1 h: 1 of 5", with(func(s *scenario) { s.purge = time.Hour })},
 		{"10,000 at once, 1 % of the tasks lost: 1 of 5", with(func(s *scenario) { s.lose = 100 })},
 	} {
@@ -123,6 +127,8 @@ type simulation struct {
 	b     *emulatortest.Backend
 	queue *CloudQueue
 	index growingIndex
+	keys  *repo.Concurrency // nil: there are none
+	dial  []grpc.DialOption // to Firestore
 
 	mu      sync.Mutex
 	created []time.Time
@@ -139,11 +145,36 @@ type mortal struct {
 	dead atomic.Bool
 }
 
+// atMost is recovery with a small limit.
+type atMost struct {
+	delivery.OrphanFinder
+	limit int
+}
+
+// Orphaned finds no more than the limit.
+func (a atMost) Orphaned(ctx context.Context, _ int) ([]lease.Cell[analysislock.Analysis], bool, error) {
+	return a.OrphanFinder.Orphaned(ctx, a.limit)
+}
+
+// start starts an instance.
 func (s *simulation) start(t *testing.T) *mortal {
-	w := startWith(t, s.b, 10, s.analyze, grpc.WithChainUnaryInterceptor(s.index.intercept))
-	w.runner.Queue, w.runner.Orphans = s.queue.Queue, atMost{w.runner.Orphans, s.recovered}
-	w.runner.RetryMin, w.runner.RetryMax = delivery.DefaultMinRetry, delivery.DefaultMaxRetry
-	w.runner.Log, w.runner.Telemetry = slog.New(slog.DiscardHandler), nil // they would grow
+	wall := &Wall{}
+	a, err := repo.Open(t.Context(), s.b.Project, repo.Options{
+		Policy:     lease.Policy{TTL: lease.DefaultTTL, MaxAttempts: 10},
+		MaxRunTime: delivery.DefaultMaxRunTime, Concurrency: s.keys,
+	}, wall.Client(t, s.b, s.dial...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := startWith(t, s.b, 10, s.analyze)
+	w.unavailable = &wall.Up
+	runner := w.runner
+	runner.Locks, runner.Orphans, runner.Queue = a, atMost{a, cmp.Or(s.recovered, 10_000)}, s.queue.Queue
+	runner.RetryMin, runner.RetryMax = delivery.DefaultMinRetry, delivery.DefaultMaxRetry
+	runner.Log, runner.Telemetry = slog.New(slog.DiscardHandler), nil // they would grow
+	if s.keys != nil {
+		runner.Keys, runner.Oldest = a, nil
+	}
 	w.restart(CheckedByProxy())
 	return &mortal{process: w, load: s}
 }
@@ -211,24 +242,34 @@ func (s *simulation) serve(instances []*mortal) {
 	}
 }
 
-// submit creates the analyses.
-func (s *simulation) submit(t *testing.T) {
-	began, application := time.Now(), s.start(t).runner
-	work := &Work{collection: collection{application.Locks.(*repo.Analyses), application}}
-	random := rand.New(rand.NewPCG(1, 2))
-	for i := range s.created {
-		s.created[i] = began.Add(time.Duration(i) * time.Second / 250)
-		if s.over > 0 {
-			s.created[i] = began.Add(time.Duration(random.Int64N(int64(s.over))))
-		}
+// atRandom returns sorted times within a duration from now on.
+func atRandom(n int, within time.Duration) []time.Time {
+	now, random, times := time.Now(), rand.New(rand.NewPCG(1, 2)), make([]time.Time, n)
+	for i := range times {
+		times[i] = now.Add(time.Duration(random.Int64N(int64(within))))
 	}
-	slices.SortFunc(s.created, time.Time.Compare)
+	slices.SortFunc(times, time.Time.Compare)
+	return times
+}
 
+// atRate returns so many times a second from now on.
+func atRate(n, rate int) []time.Time {
+	now, times := time.Now(), make([]time.Time, n)
+	for i := range times {
+		times[i] = now.Add(time.Duration(i) * time.Second / time.Duration(rate))
+	}
+	return times
+}
+
+// submit submits the first n analyses at the times of their creation.
+func (s *simulation) submit(t *testing.T, n int, input func(i int) any) {
+	application := s.start(t).runner
+	work := &Work{collection: collection{application.Locks.(*repo.Analyses), application}}
 	var calls sync.WaitGroup
-	for i, at := range s.created {
+	for i, at := range s.created[:n] {
 		time.Sleep(time.Until(at))
 		calls.Go(func() {
-			if _, err := work.submit(t.Context(), strconv.Itoa(i), "input"); err != nil {
+			if _, err := work.submit(t.Context(), strconv.Itoa(i), input(i)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -240,15 +281,15 @@ func (s *simulation) submit(t *testing.T) {
 func (s *simulation) operate(t *testing.T, instances []*mortal) {
 	began, minute := time.Now(), time.NewTicker(time.Minute)
 	defer minute.Stop()
-	death, purged := s.deaths, false
+	death, purge := s.deaths, s.purge
 	for ready := 0; ready < s.n; <-minute.C {
 		passed := time.Since(began)
 		if passed > 100*time.Hour {
 			t.Fatalf("%d of %d are READY after %v", ready, s.n, passed)
 		}
-		if !purged && s.purge > 0 && passed >= s.purge {
+		if purge > 0 && passed >= purge {
 			s.queue.purge()
-			purged = true
+			purge = 0
 		}
 		for _, i := range instances {
 			i.unavailable.Store(s.outage > 0 && passed >= s.outage && passed < s.outage+time.Hour)
@@ -269,12 +310,21 @@ func (s *simulation) operate(t *testing.T, instances []*mortal) {
 	}
 }
 
-func (sc scenario) simulate(t *testing.T) {
-	s := &simulation{
-		scenario: sc, b: emulatortest.Embedded(t), queue: startLimited(t, cloudtasks.AsDocumented, int32(sc.places)),
-		index: growingIndex{demanded: map[int64]int{}, written: map[int64]int{}}, created: make([]time.Time, sc.n),
+func newSimulation(t *testing.T, sc scenario, q *CloudQueue) *simulation {
+	return &simulation{
+		scenario: sc, b: emulatortest.Embedded(t), queue: q,
+		index:   growingIndex{demanded: map[int64]int{}, written: map[int64]int{}},
 		started: map[string]time.Duration{}, ready: map[string]int{}, answers: map[string]int{},
 	}
+}
+
+func (sc scenario) simulate(t *testing.T) {
+	s := newSimulation(t, sc, startLimited(t, cloudtasks.AsDocumented, int32(sc.places)))
+	s.created = atRate(sc.n, 250)
+	if sc.over > 0 {
+		s.created = atRandom(sc.n, sc.over)
+	}
+	s.dial = []grpc.DialOption{grpc.WithChainUnaryInterceptor(s.index.intercept)}
 	s.queue.lose = sc.lose
 	var instances []*mortal
 	for range sc.instances {
@@ -283,7 +333,7 @@ func (sc scenario) simulate(t *testing.T) {
 	s.serve(instances)
 	began := time.Now()
 	var submission sync.WaitGroup
-	submission.Go(func() { s.submit(t) })
+	submission.Go(func() { s.submit(t, sc.n, func(int) any { return "input" }) })
 	s.operate(t, instances)
 	submission.Wait()
 	if err := s.queue.Idle(t.Context()); err != nil {
@@ -297,7 +347,7 @@ func (sc scenario) simulate(t *testing.T) {
 func (s *simulation) report(t *testing.T, began time.Time) {
 	perAnalysis := func(n int) float64 { return float64(n) / float64(s.n) }
 	starts := slices.Sorted(maps.Values(s.started))
-	percentile := func(p int) time.Duration { return starts[(len(starts)-1)*p/100].Round(time.Second) }
+	start := func(p int) time.Duration { return percentile(starts, p).Round(time.Second) }
 	ideal := max(s.over+s.run, time.Duration(s.n)*s.run/time.Duration(s.places))
 	stale, usage := 0, s.b.Server.Usage()
 	for _, n := range s.answers {
@@ -311,10 +361,10 @@ func (s *simulation) report(t *testing.T, began time.Time) {
 	out("reads %.2f, writes %.2f\n", perAnalysis(int(usage.Reads)), perAnalysis(int(usage.Writes)))
 	out("answers other than READY %d: %v\n", stale, s.answers)
 	out("to start p50 %v, p99 %v; drained in %v, ideal %v\n",
-		percentile(50), percentile(99), s.last.Sub(began).Round(time.Second), ideal)
+		start(50), start(99), s.last.Sub(began).Round(time.Second), ideal)
+	most := func(bySecond map[int64]int) int { return slices.Max(slices.Collect(maps.Values(bySecond))) }
 	out("writes in a second at most: demanded %d, written %d; the longest waited %v\n",
-		slices.Max(slices.Collect(maps.Values(s.index.demanded))), slices.Max(slices.Collect(maps.Values(s.index.written))),
-		s.index.longest.Round(time.Millisecond))
+		most(s.index.demanded), most(s.index.written), s.index.longest.Round(time.Millisecond))
 }
 
 // check fails the test unless each analysis is READY once, and nothing is left.
@@ -330,7 +380,8 @@ func (s *simulation) check(t *testing.T) {
 		t.Errorf("%d are READY, %v; want %d", n, err, s.n)
 	}
 	time.Sleep(time.Hour)
-	if r, err := w.runner.Recover(t.Context()); err != nil || r.Found != 0 || r.Oldest != 0 {
+	r, err := w.runner.Recover(t.Context())
+	if err != nil || r != (delivery.Recovery{}) {
 		t.Errorf("left is %+v, %v", r, err)
 	}
 	faults := s.deaths > 0 || s.outage > 0 || s.purge > 0 || s.lose > 0

@@ -44,9 +44,35 @@ func lasting(d time.Duration) func(ctx context.Context) (int, error) {
 	}
 }
 
-// Each process is stopped 300 ms after its act has begun, and the run goes on as if the act's time were all
-// that it waits for. A later worker finds what is recorded.
-func TestAStopEndsAnActLast(t *testing.T) {
+// endless is an act that only ends with its context, and checks after how long.
+func endless(t *testing.T, ended time.Duration) func(ctx context.Context) (int, error) {
+	return func(ctx context.Context) (int, error) {
+		began := time.Now()
+		value, err := lasting(time.Hour)(ctx)
+		if got := time.Since(began); got != ended {
+			t.Errorf("the act ended after %v, %v; want %v", got, err, ended)
+		}
+		return value, err
+	}
+}
+
+// runToStop delivers job 1 to g until Shutdown has returned, and returns the document. The record has more fields.
+func runToStop(t *testing.T, b *emulatortest.Backend, g *worker.Guard, record map[string]any,
+	run func(context.Context, worker.Job) (any, error),
+) map[string]any {
+	t.Helper()
+	doc := collection(t, b, "jobs").Doc("1")
+	set(t, doc, record)
+	post(t, g.MustRegister(jobs(run)).Handler(), "/tasks/job", `{"job_id":"1"}`)
+	synctest.Wait() // for Shutdown
+	return fields(t, doc)
+}
+
+// The process is stopped 300 ms after its act has begun, and the run goes on as if the act's time were all that it
+// waits for. A later worker finds what is recorded.
+func TestStop_EndsActsLast(t *testing.T) {
+	const s, ms = time.Second, time.Millisecond
+	stopping, lost, late := worker.ErrStopping, lease.ErrLost, context.DeadlineExceeded
 	for name, c := range map[string]struct {
 		stop  time.Duration // what the service gives to Shutdown; zero: it is not stopped
 		takes time.Duration // the act
@@ -54,110 +80,115 @@ func TestAStopEndsAnActLast(t *testing.T) {
 		limit time.Duration // RunTimeout; zero: the default
 		ended time.Duration // when the act has ended
 		err   error         // of the act
-		state string        // of the document
-		act   any           // its state
 	}{
-		"an act of a second":          {stop: 8 * time.Second, takes: time.Second, ended: time.Second, state: "DONE", act: "done"},
-		"an act that ends in time":    {stop: 8 * time.Second, takes: 6200 * time.Millisecond, ended: 6200 * time.Millisecond, state: "DONE", act: "done"},
-		"an act without an end":       {stop: 8 * time.Second, takes: time.Hour, ended: 6300 * time.Millisecond, err: worker.ErrStopping, state: "PENDING", act: "started"},
-		"a longer stop":               {stop: 30 * time.Second, takes: time.Hour, ended: 28300 * time.Millisecond, err: worker.ErrStopping, state: "PENDING", act: "started"},
-		"a shorter stop":              {stop: 3 * time.Second, takes: time.Hour, ended: 1300 * time.Millisecond, err: worker.ErrStopping, state: "PENDING", act: "started"},
-		"a stop without time":         {stop: time.Second, takes: time.Hour, ended: 300 * time.Millisecond, err: worker.ErrStopping, state: "PENDING", act: "started"},
-		"the lock is lost meanwhile":  {stop: 8 * time.Second, takes: time.Hour, lost: 2500 * time.Millisecond, ended: 3 * time.Second, err: lease.ErrLost, state: "RUNNING", act: "started"},
-		"the lock is lost, no stop":   {takes: time.Hour, lost: 500 * time.Millisecond, ended: time.Second, err: lease.ErrLost, state: "RUNNING", act: "started"},
-		"RunTimeout passes, no stop":  {takes: time.Hour, limit: 2 * time.Second, ended: 2 * time.Second, err: context.DeadlineExceeded, state: "PENDING", act: "started"},
-		"RunTimeout passes meanwhile": {stop: 8 * time.Second, takes: time.Hour, limit: 2 * time.Second, ended: 2 * time.Second, err: context.DeadlineExceeded, state: "PENDING", act: "started"},
+		"an act that ends in time":    {stop: 8 * s, takes: 6200 * ms, ended: 6200 * ms},
+		"an act without an end":       {stop: 8 * s, takes: time.Hour, ended: 6300 * ms, err: stopping},
+		"a longer stop":               {stop: 30 * s, takes: time.Hour, ended: 28300 * ms, err: stopping},
+		"a shorter stop":              {stop: 3 * s, takes: time.Hour, ended: 1300 * ms, err: stopping},
+		"a stop without time":         {stop: s, takes: time.Hour, ended: 300 * ms, err: stopping},
+		"the lock is lost meanwhile":  {stop: 8 * s, takes: time.Hour, lost: 2500 * ms, ended: 3 * s, err: lost},
+		"the lock is lost, no stop":   {takes: time.Hour, lost: 500 * ms, ended: s, err: lost},
+		"RunTimeout passes meanwhile": {stop: 8 * s, takes: time.Hour, limit: 2 * s, ended: 2 * s, err: late},
+		"RunTimeout passes, no stop":  {takes: time.Hour, limit: 2 * s, ended: 2 * s, err: late},
 	} {
 		worker.Subtest(t, name, func(t *testing.T) {
 			b := emulatortest.Embedded(t)
 			g := opened(t, b, func(o *worker.Options) { quick(o); o.RunTimeout = c.limit })
-			doc := collection(t, b, "jobs").Doc("1")
-			set(t, doc, pending)
-			calls, told := 0, 300*time.Millisecond
-			h := g.MustRegister(jobs(func(ctx context.Context, job worker.Job) (any, error) {
+			calls, told := 0, 300*ms
+			got := runToStop(t, b, g, pending, func(ctx context.Context, job worker.Job) (any, error) {
 				return worker.Once(ctx, job, "charge", func(acting context.Context) (int, error) {
 					calls++
 					began := time.Now()
 					if c.stop > 0 {
-						stopAfter(t, g, 300*time.Millisecond, c.stop)
+						stopAfter(t, g, 300*ms, c.stop)
 						context.AfterFunc(ctx, func() { told = time.Since(began) })
 					}
 					if c.lost > 0 {
-						time.AfterFunc(c.lost, func() {
-							set(t, doc, map[string]any{"state": "RUNNING", "lockOwner": "other", "lockToken": job.LockToken + 1})
-						})
+						taken := map[string]any{"state": "RUNNING", "lockOwner": "other", "lockToken": 2}
+						time.AfterFunc(c.lost, func() { set(t, collection(t, b, "jobs").Doc("1"), taken) })
 					}
 
 					charge, err := lasting(c.takes)(acting)
-					if ended := time.Since(began).Round(100 * time.Millisecond); ended != c.ended || !errors.Is(err, c.err) {
+					if ended := time.Since(began).Round(100 * ms); ended != c.ended || !errors.Is(err, c.err) {
 						t.Errorf("the act ended after %v, %v; want %v, %v", ended, err, c.ended, c.err)
 					}
 					return charge, err
 				})
-			})).Handler()
-			post(t, h, "/tasks/job", `{"job_id":"1"}`)
-			synctest.Wait() // for Shutdown
+			})
 			if c.stop == 0 {
 				shutDown(t, g, time.Minute)
 			}
 
-			got := fields(t, doc)
-			if told != 300*time.Millisecond {
-				t.Errorf("the run was told of the stop after %v", told)
+			if calls != 1 || told != 300*ms {
+				t.Errorf("%d calls, and the run was told of the stop after %v", calls, told)
 			}
-			if calls != 1 || got["state"] != c.state || charged(got)["state"] != c.act {
-				t.Errorf("%d calls, state %v, act %v; want one, %s, %v", calls, got["state"], charged(got), c.state, c.act)
+			state, act := "PENDING", "started"
+			switch c.err {
+			case nil:
+				state, act = "DONE", "done"
+			case lost:
+				state = "RUNNING"
+			}
+			if got["state"] != state || charged(got)["state"] != act {
+				t.Errorf("state %v, act %v; want %s, %s", got["state"], charged(got), state, act)
 			}
 		})
 	}
 }
 
 // Firestore hangs while the act ends, until just before the end of the stop: the release then commits both.
-func TestAnActThatCannotBeRecordedDoesNotHoldUpAStop(t *testing.T) {
+func TestStop_ActUnrecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, wall := emulatortest.Embedded(t), &worker.Wall{}
 		g := opened(t, b, func(o *worker.Options) { o.FirestoreOptions = wall.Client(t, b) })
-		h := g.MustRegister(jobs(func(ctx context.Context, job worker.Job) (any, error) {
+		got := runToStop(t, b, g, pending, func(ctx context.Context, job worker.Job) (any, error) {
 			return worker.Once(ctx, job, "charge", func(ctx context.Context) (int, error) {
 				stopAfter(t, g, 0, 8*time.Second)
 				time.AfterFunc(time.Second, func() { wall.Up.Store(true) })
 				time.AfterFunc(6900*time.Millisecond, func() { wall.Up.Store(false) })
 				return lasting(5 * time.Second)(ctx)
 			})
-		})).Handler()
-		doc := collection(t, b, "jobs").Doc("1")
-		set(t, doc, pending)
-		post(t, h, "/tasks/job", `{"job_id":"1"}`)
-		synctest.Wait() // for Shutdown
-		if got := fields(t, doc); got["state"] != "PENDING" || charged(got)["state"] != "done" || got["openEffects"] != nil {
-			t.Errorf("state %v, act %v", got["state"], charged(got))
+		})
+		if act := charged(got)["state"]; got["state"] != "PENDING" || act != "done" {
+			t.Errorf("state %v, act %v, want both committed", got["state"], act)
+		}
+		if got["openEffects"] != nil {
+			t.Errorf("%v acts are open", got["openEffects"])
 		}
 	})
 }
 
 // The act of the run goes on after the stop, and then the run would do another.
-func TestAfterAStopNoActBegins(t *testing.T) {
+func TestStop_NoActBegins(t *testing.T) {
+	open, stopping := map[string]any{"state": "started", "token": 1}, worker.ErrStopping
 	for name, c := range map[string]struct {
 		record map[string]any // of the other act, by an earlier attempt
 		inside bool           // the first act does the other, as a part of it
 		calls  int            // of the other act and of its Find
+		state  string
+		err    error // of the other act
 	}{
-		"after the act":           {},
-		"nor is a provider asked": {record: map[string]any{"state": "started", "token": 1, "at": time.Now()}},
-		"inside the act it does":  {inside: true, calls: 1},
+		"after the act":           {state: "PENDING", err: stopping},
+		"nor is a provider asked": {record: open, state: "PENDING", err: stopping},
+		"inside the act it does":  {inside: true, calls: 1, state: "DONE"},
 	} {
 		worker.Subtest(t, name, func(t *testing.T) {
 			b := emulatortest.Embedded(t)
 			g, calls := opened(t, b, nil), 0
+			send := func(context.Context) (int, error) { calls++; return 7, nil }
 			find := worker.Find(func(context.Context) (int, bool, error) { calls++; return 7, true, nil })
 			mail := func(ctx context.Context, job worker.Job) error {
-				_, err := worker.Once(ctx, job, "mail", func(context.Context) (int, error) { calls++; return 7, nil }, find)
-				if (err == nil) != c.inside || err != nil && !errors.Is(err, worker.ErrStopping) {
-					t.Errorf("the mail: %v", err)
+				_, err := worker.Once(ctx, job, "mail", send, find)
+				if !errors.Is(err, c.err) {
+					t.Errorf("the mail: %v, want %v", err, c.err)
 				}
 				return err
 			}
-			h := g.MustRegister(jobs(func(ctx context.Context, job worker.Job) (any, error) {
+			record := map[string]any{"state": "PENDING", "lockToken": 1}
+			if c.record != nil {
+				record["effects"], record["openEffects"] = map[string]any{"mail": c.record}, 1
+			}
+			got := runToStop(t, b, g, record, func(ctx context.Context, job worker.Job) (any, error) {
 				stopAfter(t, g, 300*time.Millisecond, 8*time.Second)
 				charge, err := worker.Once(ctx, job, "charge", func(acting context.Context) (int, error) {
 					charge, err := lasting(time.Second)(acting)
@@ -170,29 +201,22 @@ func TestAfterAStopNoActBegins(t *testing.T) {
 					err = mail(ctx, job)
 				}
 				return charge, err
-			})).Handler()
+			})
 
-			doc, record := collection(t, b, "jobs").Doc("1"), map[string]any{"state": "PENDING", "lockToken": 1}
-			if c.record != nil {
-				record["effects"], record["openEffects"] = map[string]any{"mail": c.record}, 1
+			if calls != c.calls || got["state"] != c.state {
+				t.Errorf("%d calls, want %d; state %v, want %s", calls, c.calls, got["state"], c.state)
 			}
-			set(t, doc, record)
-			post(t, h, "/tasks/job", `{"job_id":"1"}`)
-			synctest.Wait() // for Shutdown
-
-			got := fields(t, doc)
-			mailed, _ := got["effects"].(map[string]any)["mail"].(map[string]any)
-			want := map[bool]string{true: "DONE", false: "PENDING"}[c.inside]
-			if calls != c.calls || got["state"] != want || (mailed == nil) != (c.record == nil && !c.inside) {
-				t.Errorf("%d calls, want %d; state %v, want %s; the mail is %v", calls, c.calls, got["state"], want, mailed)
+			_, mailed := got["effects"].(map[string]any)["mail"]
+			if want := c.record != nil || c.inside; mailed != want {
+				t.Errorf("the mail has a record: %v, want %v", mailed, want)
 			}
 		})
 	}
 }
 
-// A caller of Do that ends wants no result: its act ends at once. So does not the act of a run that is stopped
-// with the process, although this run is the caller of Do.
-func TestAnActInDoEndsWithItsCaller(t *testing.T) {
+// A caller of Do that ends wants no result: its act ends at once. The act of a run that is stopped with the process
+// does not, although this run is the caller of Do.
+func TestStop_ActInDo(t *testing.T) {
 	for name, c := range map[string]struct {
 		stopped bool
 		ended   time.Duration
@@ -203,24 +227,18 @@ func TestAnActInDoEndsWithItsCaller(t *testing.T) {
 		worker.Subtest(t, name, func(t *testing.T) {
 			b := emulatortest.Embedded(t)
 			outer, inner := opened(t, b, nil), open(t, b, nil) // two, as the stop of inner would end the act too
-			ctx, cancel := context.WithCancelCause(t.Context())
-			defer cancel(nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			charge := func(ctx context.Context, job worker.Job) (int, error) {
+				return worker.Once(ctx, job, "charge", endless(t, c.ended))
+			}
 			_, _ = worker.Do(ctx, outer, "outer", "key", func(ctx context.Context, _ worker.Job) (int, error) {
 				if c.stopped {
 					stopAfter(t, outer, 300*time.Millisecond, 8*time.Second)
 				} else {
-					time.AfterFunc(300*time.Millisecond, func() { cancel(errBroken) })
+					time.AfterFunc(300*time.Millisecond, cancel)
 				}
-				return worker.Do(ctx, inner, "inner", "key", func(ctx context.Context, job worker.Job) (int, error) {
-					return worker.Once(ctx, job, "charge", func(ctx context.Context) (int, error) {
-						began := time.Now()
-						_, err := lasting(time.Hour)(ctx)
-						if ended := time.Since(began); ended != c.ended {
-							t.Errorf("the act ended after %v, %v; want %v", ended, err, c.ended)
-						}
-						return 0, err
-					})
-				})
+				return worker.Do(ctx, inner, "inner", "key", charge)
 			})
 			synctest.Wait() // for Shutdown
 			if !c.stopped {
@@ -231,7 +249,8 @@ func TestAnActInDoEndsWithItsCaller(t *testing.T) {
 }
 
 // A handler behind Idempotent ends as if there were no stop, with the acts that it has not begun yet.
-func TestAStopEndsAnIdempotentHandlerLast(t *testing.T) {
+func TestStop_Idempotent(t *testing.T) {
+	const s, ms = time.Second, time.Millisecond
 	for name, c := range map[string]struct {
 		handler time.Duration // until its act
 		act     time.Duration
@@ -239,19 +258,20 @@ func TestAStopEndsAnIdempotentHandlerLast(t *testing.T) {
 		answer  string
 		again   string
 	}{
-		"in time":        {handler: time.Second, act: time.Second, ended: 2 * time.Second, answer: "200 7", again: "200 replayed 7"},
-		"without an end": {handler: time.Hour, ended: 6300 * time.Millisecond, answer: "500 ", again: "200 7"},
-		"without an act": {handler: time.Second, act: time.Hour, ended: 6300 * time.Millisecond, answer: "500 ", again: "500 "},
+		"in time":        {handler: s, act: s, ended: 2 * s, answer: "200 7", again: "200 replayed 7"},
+		"without an end": {handler: time.Hour, ended: 6300 * ms, answer: "500 ", again: "200 7"},
+		"without an act": {handler: s, act: time.Hour, ended: 6300 * ms, answer: "500 ", again: "500 "},
 	} {
 		worker.Subtest(t, name, func(t *testing.T) {
 			b := emulatortest.Embedded(t)
 			stopped, other := opened(t, b, nil), open(t, b, nil)
 			charges, wait := 0, c.handler
+			charge := func(ctx context.Context) (int, error) { charges++; return lasting(c.act)(ctx) }
 			handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				job, _ := worker.JobFromContext(r.Context())
 				_, err := lasting(wait)(r.Context())
 				if err == nil {
-					_, err = worker.Once(r.Context(), job, "charge", func(ctx context.Context) (int, error) { charges++; return lasting(c.act)(ctx) })
+					_, err = worker.Once(r.Context(), job, "charge", charge)
 				}
 				if err != nil {
 					w.WriteHeader(http.StatusInternalServerError)
@@ -260,7 +280,7 @@ func TestAStopEndsAnIdempotentHandlerLast(t *testing.T) {
 				_, _ = fmt.Fprint(w, 7)
 			})
 			o, began := worker.IdempotentOptions{Scope: account}, time.Now()
-			stopAfter(t, stopped, 300*time.Millisecond, 8*time.Second)
+			stopAfter(t, stopped, 300*ms, 8*s)
 			answer(t, stopped.Idempotent(o)(handler), order(t, "a", "x"), c.answer)
 			if ended := time.Since(began); ended != c.ended {
 				t.Errorf("answered after %v, want %v", ended, c.ended)
