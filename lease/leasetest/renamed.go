@@ -1,0 +1,8 @@
+package leasetest
+
+// The names that these faults had before.
+const (
+	DropBefore = RequestLost
+	DropAfter  = ReplyLost
+	Duplicate  = SentTwice
+)
