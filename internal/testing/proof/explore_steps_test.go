@@ -12,6 +12,7 @@ import (
 
 	"taskguard/internal/delivery"
 	"taskguard/lease"
+	"taskguard/lease/leasetest"
 	"taskguard/orchestrator"
 )
 
@@ -70,24 +71,24 @@ func (x *execution) steps() []step {
 
 func (x *execution) callSteps(add adder, c *call) {
 	add(func() { x.grant(c) }, "%s: %s", c.by, c.kind)
-	fault := func(what string, do func()) {
+	fault := func(f leasetest.Fault, do func()) {
 		if x.left.faults > 0 {
 			add(func() {
 				x.left.faults--
 				do()
 				x.settle()
-			}, "%s: %s %s", c.by, c.kind, what)
+			}, "%s: %s, %s", c.by, c.kind, f)
 		}
 	}
 	if c.kind == swap || c.kind == book {
-		fault("is done, its reply lost", func() {
+		fault(leasetest.ReplyLost, func() {
 			if x.serve(c).err == nil {
-				x.count("replies lost")
+				x.count(string(leasetest.ReplyLost))
 			}
 			x.answer(c, reply{err: errReplyLost})
 		})
 	}
-	fault("fails", func() { // a swap may arrive later
+	fault(leasetest.RequestLost, func() { // a swap may arrive later
 		x.delay(c)
 		x.answer(c, reply{err: errNotDone})
 	})
@@ -123,7 +124,7 @@ func (x *execution) lateSteps(add adder) {
 		add(func() {
 			x.late = slices.Delete(x.late, i, i+1)
 			if x.serve(c).err == nil {
-				x.count("writes delayed")
+				x.count(string(leasetest.Late))
 			}
 			x.settle()
 		}, "%s: a late swap arrives", c.by)
@@ -311,25 +312,25 @@ func (x *execution) crash(i *instance) {
 		}
 		p.task.inFlight--
 		if x.unbooked(p) {
-			x.count("crashes between commit and booking")
+			x.count(leasetest.CrashBefore.At(book))
 		}
 		if p.pending != nil {
 			x.delay(p.pending)
 		}
 	}
-	x.count("crashes")
+	x.count(string(leasetest.Crash))
 }
 
 func (x *execution) terminate(i *instance) {
 	i.stopping = true
 	i.stop(delivery.ErrStopping)
-	x.count("SIGTERMs")
+	x.count(string(leasetest.Stop))
 	x.settle()
 }
 
 // recover starts a recovery, up to its mark.
 func (x *execution) recover() {
-	p := x.join(&caller{name: "recovery", on: x.operator, operates: Mark, answered: true})
+	p := x.join(&caller{name: "recovery", on: x.operator, operates: Mark, answered: true}, x.rec)
 	x.launch(p, func() {
 		g := &delivery.Runner{Queue: x.client, Orphans: x.client, Log: slog.New(slog.DiscardHandler)}
 		if r, err := g.Recover(p.context(context.Background())); err == nil && r.Booked > 0 {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"taskguard/lease/leasetest"
 )
 
 // figures count events.
@@ -19,14 +21,22 @@ func (f figures) add(g figures) {
 	}
 }
 
-// missing returns the expected figures that are zero.
-func (f figures) missing(expected []string) (names []string) {
+// expect fails the test if a figure is zero: then it proves nothing.
+func (f figures) expect(t *testing.T, expected []string) {
+	t.Helper()
 	for _, name := range expected {
 		if f[name] == 0 {
-			names = append(names, name)
+			t.Errorf("never happened, so this proves nothing: %q", name)
 		}
 	}
-	return names
+}
+
+// names returns the figures of faults.
+func names(faults ...leasetest.Fault) (all []string) {
+	for _, f := range faults {
+		all = append(all, string(f))
+	}
+	return all
 }
 
 func (f figures) String() string {

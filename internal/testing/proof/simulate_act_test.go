@@ -11,15 +11,17 @@ import (
 	"time"
 
 	"taskguard/lease/analysislock"
+	"taskguard/lease/leasetest"
 	"taskguard/orchestrator"
 	"taskguard/worker"
 )
 
 // actFigures are expected: without them the seeds prove nothing about acts.
 var actFigures = []string{
-	"acts in the dark", "charges of a superseded run", "charges refused by their key", "crashes before a charge",
-	"crashes after a charge", "pauses before a charge", "replies of a charge lost", "acts surely not done", "acts found",
-	"acts missing", "answered done", "answered not done", "second charges after an answer",
+	leasetest.CrashBefore.At("charge"), leasetest.CrashAfter.At("charge"), leasetest.Pause.At("charge"),
+	leasetest.ReplyLost.At("charge"), leasetest.Refuse.At("charge"), leasetest.RequestLost.At("find charge"),
+	"charges of a superseded run", "charges refused by their key", "acts found", "acts missing",
+	"answered done", "answered not done", "second charges after an answer",
 }
 
 // act is how an analysis charges.
@@ -81,27 +83,27 @@ func (w *simulation) charge(ctx context.Context, p *caller, job orchestrator.Job
 		time.Sleep(r.between(time.Millisecond, 2*time.Second))
 		return w.alive(p.on, what, job.AnalysisID, job.LockToken)
 	}
-	crash := func() { w.apply(incident{kind: "crash", slot: p.on.slot.n}, int(p.token)) }
-	pause := incident{kind: "pause", slot: p.on.slot.n, last: r.between(w.p.policy.TTL, 4*w.p.policy.TTL)}
+	crash := func() { w.apply(incident{kind: leasetest.Crash, slot: p.on.slot.n}, int(p.token)) }
+	pause := incident{kind: leasetest.Pause, slot: p.on.slot.n, last: r.between(w.p.policy.TTL, 4*w.p.policy.TTL)}
 
 	do := func(context.Context) (receipt string, err error) {
-		if happens("crashes before a charge", 0.05) {
+		if happens(leasetest.CrashBefore.At("charge"), 0.05) {
 			w.going.Go(crash)
-		} else if happens("pauses before a charge", 0.15) {
+		} else if happens(leasetest.Pause.At("charge"), 0.15) {
 			w.apply(pause, int(p.token))
 		}
 		if !passes("asks the provider") {
 			return "", errForNow
 		}
-		if happens("acts surely not done", 0.1) {
+		if happens(leasetest.Refuse.At("charge"), 0.1) {
 			return "", worker.NotDone(errForNow)
 		}
 
 		w.locked(func() { receipt = w.provide(p, job.Key("charge"), how.keys) })
-		if happens("crashes after a charge", 0.1) {
+		if happens(leasetest.CrashAfter.At("charge"), 0.1) {
 			w.going.Go(crash)
 		}
-		if !passes("has charged") || happens("replies of a charge lost", 0.15) {
+		if !passes("has charged") || happens(leasetest.ReplyLost.At("charge"), 0.15) {
 			return "", errForNow
 		}
 		return receipt, nil
@@ -110,7 +112,7 @@ func (w *simulation) charge(ctx context.Context, p *caller, job orchestrator.Job
 	var find []worker.Finder[string]
 	if how.finds {
 		find = append(find, worker.Find(func(context.Context) (receipt string, found bool, err error) {
-			if happens("acts in the dark", 0.2) {
+			if happens(leasetest.RequestLost.At("find charge"), 0.2) {
 				return "", false, errForNow
 			}
 			w.locked(func() {

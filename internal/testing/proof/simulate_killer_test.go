@@ -3,14 +3,12 @@ package proof
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
-	"strconv"
-	"sync"
 	"testing"
 	"time"
 
 	"taskguard/lease/analysislock"
+	"taskguard/lease/leasetest"
 	"taskguard/orchestrator"
 )
 
@@ -38,7 +36,7 @@ func (w *simulation) kill(ctx context.Context, p *caller) (orchestrator.Result, 
 	w.spend(ctx, p.on, r.between(50*time.Millisecond, latest))
 	if ctx.Err() == nil && w.alive(p.on, "kills", p.name) {
 		w.locked(func() { w.count("kills") })
-		w.going.Go(func() { w.apply(incident{kind: "crash", slot: p.on.slot.n}, int(p.token)) })
+		w.going.Go(func() { w.apply(incident{kind: leasetest.Crash, slot: p.on.slot.n}, int(p.token)) })
 		<-p.on.dead
 	}
 	return nil, errForNow // nobody gets it: the process is dead
@@ -90,42 +88,6 @@ var expectedOfKillers = []string{
 	"given up after crashes alone", "ended ready ",
 }
 
-// SIMULATE_KILLERS=n replays a seed, with its trace.
-func TestSeedsOfKillersFailNobodyElse(t *testing.T) {
-	if os.Getenv("SIMULATE_KILLERS") != "" {
-		n := seed(number(t, "SIMULATE_KILLERS", 0))
-		w := newSimulation(n, n.killers(), nil)
-		w.traced = true
-		w.simulate(t).reportTo(t)
-		fmt.Printf("%+v\n%s%s", w.p, w.transcript(), w.figures)
-		return
-	}
-
-	var mu sync.Mutex
-	all := figures{}
-	t.Run("seed", func(seeds *testing.T) {
-		for n := range max(60, number(t, "SIMULATE_SEEDS", 0)/10) {
-			seeds.Run(strconv.Itoa(n), func(t *testing.T) {
-				t.Parallel()
-				if seeds.Failed() {
-					t.Skip("a seed has failed: SIMULATE_KILLERS=N repeats it")
-				}
-				w := newSimulation(seed(n), seed(n).killers(), nil).simulate(t)
-				w.reportTo(t)
-				mu.Lock()
-				defer mu.Unlock()
-				all.add(w.figures)
-			})
-		}
-	})
-	if os.Getenv("SIMULATE_SEEDS") != "" {
-		fmt.Printf("figures with killers:\n%s", all)
-	}
-	if names := all.missing(expectedOfKillers); names != nil {
-		t.Errorf("never happened, so the seeds prove nothing: %q", names)
-	}
-}
-
 // judgeKillers checks that each killer is FAILED as such after four attempts, and that no other analysis is.
 func (w *simulation) judgeKillers() {
 	if w.p.killers == 0 {
@@ -145,7 +107,7 @@ func (w *simulation) judgeKillers() {
 
 // The suspects have killed their worker twice, and are innocent. The only instance always runs others, which are
 // not over while a suspect waits for its places, but for the wait after ten delays.
-func TestASuspectOnAnInstanceThatIsAlwaysBusyRunsAlone(t *testing.T) {
+func TestSimulation_BusyInstance(t *testing.T) {
 	for name, c := range map[string]struct {
 		suspects, others int // the others from 70 s on
 		apart, takes     time.Duration

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"taskguard/internal/delivery"
+	"taskguard/lease/leasetest"
 	"taskguard/orchestrator"
 )
 
@@ -79,13 +80,13 @@ func (w *simulation) apply(m incident, n int) {
 
 	pause := w.seed.of("incident", n).between(time.Second, 20*time.Second)
 	switch m.kind {
-	case "crash":
-		w.crash(i, "crashes")
+	case leasetest.Crash:
+		w.crash(i, leasetest.Crash)
 		time.Sleep(pause)
 		w.replace(s)
-	case "stop":
+	case leasetest.Stop:
 		w.locked(func() {
-			w.count("stops")
+			w.count(string(leasetest.Stop))
 			w.note("%s gets SIGTERM", i.name)
 			i.stopping = true
 		})
@@ -93,10 +94,10 @@ func (w *simulation) apply(m incident, n int) {
 		time.Sleep(pause / 10)
 		w.replace(s)
 		time.Sleep(10*time.Second - pause/10)
-		w.crash(i, "")
-	case "pause":
+		w.crash(i, leasetest.None)
+	case leasetest.Pause:
 		w.locked(func() {
-			w.count("pauses")
+			w.count(string(leasetest.Pause))
 			w.note("%s is paused for %v", i.name, m.last)
 			i.paused = max(i.paused, w.since()+m.last)
 			for _, p := range i.callers {
@@ -105,9 +106,8 @@ func (w *simulation) apply(m incident, n int) {
 				}
 			}
 		})
-	case "cut":
+	case leasetest.Unavailable:
 		w.locked(func() {
-			w.count("cuts")
 			w.note("slot %d is cut off for %v", s.n, m.last)
 			s.cut = Span{w.since(), w.since() + m.last}
 		})
@@ -115,7 +115,7 @@ func (w *simulation) apply(m incident, n int) {
 }
 
 // crash ends the process: from now on it sends nothing.
-func (w *simulation) crash(i *instance, figure string) {
+func (w *simulation) crash(i *instance, figure leasetest.Fault) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if i.slot.current == i {
@@ -124,8 +124,8 @@ func (w *simulation) crash(i *instance, figure string) {
 	if i.crashed {
 		return
 	}
-	if figure != "" {
-		w.count(figure)
+	if figure != leasetest.None {
+		w.count(string(figure))
 		w.crashedAt = w.since()
 	}
 	w.note("%s dies", i.name)
@@ -137,7 +137,7 @@ func (w *simulation) crash(i *instance, figure string) {
 			p.run.ended = w.since()
 		}
 		if !p.answered && w.unbooked(p) {
-			w.count("crashes between commit and booking")
+			w.count(leasetest.CrashBefore.At(book))
 		}
 	}
 }
