@@ -112,7 +112,6 @@ type write struct {
 	at         time.Time                     // by Firestore's clock
 	checkpoint *checkpoint                   // nil: unchanged or deleted
 	outcome    string                        // of the last attempt, if the history changes
-	slots      map[string]*firestorepb.Value // of a key
 	fields     map[string]*firestorepb.Value // all that it sets
 	stored     []string                      // the same as emulatortest.Stored describes it
 }
@@ -121,7 +120,7 @@ type write struct {
 func (c *call) write(at time.Time) write {
 	fields := c.commit.GetUpdate().GetFields()
 	w := write{
-		doc: c.doc, at: at, Write: proof.Commit{Write: c.commit}.Read(at), slots: slotsOf(c.commit),
+		doc: c.doc, at: at, Write: proof.Commit{Write: c.commit}.Read(at),
 		fields: fields, stored: emulatortest.Stored(c.commit),
 	}
 	w.By = fmt.Sprint("worker ", c.caller)
@@ -181,7 +180,8 @@ func newProxy(t testing.TB, server string) *proxy {
 		conn: conn, ctx: ctx, turns: make(chan struct{}, maxForwarded), callers: map[string]int{},
 		postponed: map[string][]*call{}, counts: map[string]int{}, uncertain: map[string]int{},
 	}
-	p.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.WaitForHandlers(true), grpc.UnknownServiceHandler(p.handle))
+	p.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.WaitForHandlers(true),
+		grpc.UnknownServiceHandler(p.handle))
 	t.Cleanup(func() {
 		cancel()
 		p.server.Stop()

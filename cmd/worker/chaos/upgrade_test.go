@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"taskguard/lease/leasetest"
 )
 
 // before is the commit that counts as the version before this one until a version has a tag.
@@ -110,21 +112,25 @@ const (
 )
 
 // expectedOfUpgrades are the figures that must not be zero, beside the one for the direction.
-var expectedOfUpgrades = []string{"kill -9", "SIGTERM", "SIGSTOP", "Firestore paused", "steals", "workers replaced"}
+var expectedOfUpgrades = []string{
+	string(leasetest.Crash), string(leasetest.Stop), string(leasetest.Pause), string(leasetest.Unavailable),
+	"steals", "workers replaced",
+}
 
 // replaceWorkers begins with workers of one release, and replaces each with the other's.
 func replaceWorkers(t *testing.T, duration time.Duration, from, to release) {
 	t.Helper()
 	size := size{
 		duration: duration, analyses: int(2 * duration.Seconds()), deliveries: 2, workers: 4, every: 8,
-		seed: rand.Uint64(), ttl: 1500 * time.Millisecond, runTimeout: 2250 * time.Millisecond, retryMax: 5 * time.Second,
+		seed: rand.Uint64(), ttl: 1500 * time.Millisecond,
+		runTimeout: 2250 * time.Millisecond, retryMax: 5 * time.Second,
 	}
 	t.Logf("%+v", size)
 	c := newChaos(t, size)
 	for _, s := range c.slots {
 		s.program = from.file
 	}
-	calm, stop := c.begin(t)
+	stop := c.begin(t)
 	c.createAnalyses(t)
 	c.injectFaults(t, func(ctx context.Context) {
 		for _, s := range c.slots {
@@ -133,7 +139,6 @@ func replaceWorkers(t *testing.T, duration time.Duration, from, to release) {
 		}
 	})
 	c.awaitAll(t)
-	calm()
 	c.drain(t)
 	stop()
 	c.countChanges(cmp.Or(from.name, to.name))

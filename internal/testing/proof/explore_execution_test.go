@@ -157,7 +157,7 @@ func (x *execution) analyze(ctx context.Context, job orchestrator.Job) (orchestr
 func (x *execution) report(p *caller, awaited bool) {
 	p.run.reports <- awaited
 	x.settle()
-	if p.pending == nil && p.live() && time.Until(x.nextCommit(p)) <= 0 {
+	if quiet := p.pending == nil && p.live(); quiet && time.Until(x.nextCommit(p)) <= 0 {
 		x.fail("%s commits no checkpoint", p)
 	}
 }
@@ -304,8 +304,8 @@ func (x *execution) drain() {
 
 // due returns when t may be dispatched.
 func (x *execution) due(t *task) time.Time {
-	if again := t.tried.Add(time.Minute); x.draining && !t.tried.IsZero() && again.After(t.At) {
-		return again
+	if refused := x.draining && !t.tried.IsZero(); refused && t.tried.Add(time.Minute).After(t.At) {
+		return t.tried.Add(time.Minute)
 	}
 	return t.At
 }

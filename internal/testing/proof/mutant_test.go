@@ -246,13 +246,13 @@ var mutantWorkers = []struct {
 	{"a run beside one that is alone", acts{bothOnOne}, "run together, but one of them alone"},
 	{"suspect until another time", acts{booked("x"), answerNow(delivery.Suspect, true)}, "answered suspect until"},
 
-	{"a checkpoint kept with READY", acts{byP(keep(1, 1)), over, byP(ready, keep(1, 2))}, "kept 2 units"},
+	{"a checkpoint beside READY", acts{byP(keep(1, 1)), over, byP(ready, keep(1, 2))}, "kept 2 units"},
 	{"a checkpoint with the acquisition", acts{wait(hour), byQ(take, keep(2, 1))}, "replaced 0 units"},
 	{"a checkpoint of another run", acts{byP(keep(2, 1))}, "of another run"},
 	{"an older checkpoint", acts{byP(keep(1, 2)), byP(keep(1, 1))}, "by the older"},
 	{"a checkpoint that is dropped", acts{reported, over, byP(retry)}, "without 1 units"},
-	{"a continued run that counts", acts{byP(keep(1, 1)), over, byP(retry, timedOut)}, "an attempt that has committed"},
-	{"a checkpoint that was not committed", acts{handedOut}, "was handed 1 units"},
+	{"a continued run counts", acts{byP(keep(1, 1)), over, byP(retry, timedOut)}, "an attempt that has committed"},
+	{"a checkpoint not committed", acts{handedOut}, "was handed 1 units"},
 
 	{"an open act not counted", acts{byP(effect("started", 0))}, "left openEffects 0"},
 	{"an act dropped", acts{byP(effect("started", 1)), unlockDone}, "dropped an uncertain act"},

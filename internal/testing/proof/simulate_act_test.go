@@ -45,7 +45,8 @@ func (m *model) judgeRecord(r *record, next analysis, p *caller) {
 		m.fail("%s: %s left openEffects %d for %v", r.doc.ID, p, next.OpenActs, r.acts)
 	case p.operates == Resolve && *p.seen != analysislock.Seen{Status: r.doc.Status, Grant: r.doc.Lock.Grant()}:
 		m.fail("%s: %s answered an act of %s, and saw %+v", r.doc.ID, p, m.show(r.doc), p.seen)
-	case p.operates != Resolve && p.operates != "" && before.State == analysislock.ActStarted && !reflect.DeepEqual(before, after):
+	case p.operates != Resolve && p.operates != "" &&
+		before.State == analysislock.ActStarted && !reflect.DeepEqual(before, after):
 		m.fail("%s: %s dropped an uncertain act", r.doc.ID, p)
 	case next.Status == analysislock.Ready && len(r.charges) > 0 && len(r.acts.Open()) > 0:
 		m.fail("%s: %s left an act open that has been done", r.doc.ID, p)
@@ -177,7 +178,8 @@ func (w *simulation) answerActs() {
 		var open []string
 		w.locked(func() {
 			for _, id := range slices.Sorted(maps.Keys(w.records)) {
-				if r := w.records[id]; r.doc.OpenActs > 0 && r.holder == nil && r.doc.Lock.Finished {
+				r := w.records[id]
+				if uncertain := r.doc.OpenActs > 0 && r.holder == nil; uncertain && r.doc.Lock.Finished {
 					open = append(open, id)
 				}
 			}
@@ -213,7 +215,8 @@ func (w *simulation) judgeActs() {
 		for _, wrong := range judgeAct(r.actSteps, w.actOf(id).keys) {
 			w.fail("%s: %s", id, wrong)
 		}
-		if n := len(r.charges); n == 0 && r.doc.Status == analysislock.Ready && w.actOf(id).charges {
+		uncharged := len(r.charges) == 0 && w.actOf(id).charges
+		if uncharged && r.doc.Status == analysislock.Ready {
 			w.fail("%s is READY without a charge", id)
 		}
 	}

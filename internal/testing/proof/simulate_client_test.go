@@ -89,7 +89,8 @@ func (c *connection) send(ctx context.Context, k *call) reply {
 			}
 			c.underway--
 			if c.traced {
-				c.note("%s: %s %s [%s] applied %v: %s %v", k.by, k.kind, k.id, f.name, f.applied, c.show(a.cell.Doc), a.err)
+				doc := c.show(a.cell.Doc)
+				c.note("%s: %s %s [%s] applied %v: %s %v", k.by, k.kind, k.id, f.name, f.applied, doc, a.err)
 			}
 		})
 		if f.err != nil {

@@ -65,7 +65,7 @@ type profile struct {
 	long      float64                     // of long runs
 	twice     float64                     // of tasks that are dispatched twice, besides dispatch
 	reporting float64                     // of analyses whose runs report
-	takes     time.Duration               // unless 0, all runs but those of killers take this long, or a fifth less at most
+	takes     time.Duration               // all runs but of killers take this long, or a fifth less; 0: random
 	killers   int                         // so many of the first analyses kill their worker
 	incidents []incident
 	operators []time.Duration

@@ -88,7 +88,7 @@ func (w *simulation) dispatch(t *task) (done bool) {
 		if lost {
 			w.count(string(leasetest.AnswerLost))
 		}
-		if w.p.purge && i.crashed && !t.done {
+		if gone := w.p.purge && i.crashed; gone && !t.done {
 			t.done = true
 			w.count(string(leasetest.TaskLost))
 		}

@@ -269,8 +269,9 @@ var expectedFigures = slices.Concat(actFigures, rpcFaults, names(
 	"booked again after a crash", "booked attempts delivered early", "names taken",
 	"dispatch deadlines passed", "first acquired after a crash",
 	"checkpoints committed", "checkpoints awaited", "checkpoints refused", "checkpoints handed out",
-	"ended ready ", "ended failed no_use", "ended retry analyzer_failed", "ended retry run_timeout", "ended retry stalled",
-	"ended lock_lost ", "ended cancelled cancelled", "ended shutting_down ", "given up after MAX_RUN_TIME",
+	"ended ready ", "ended failed no_use", "ended retry analyzer_failed", "ended retry run_timeout",
+	"ended retry stalled", "ended lock_lost ",
+	"ended cancelled cancelled", "ended shutting_down ", "given up after MAX_RUN_TIME",
 })
 
 // seeds are simulations of one kind.

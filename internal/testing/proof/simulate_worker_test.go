@@ -74,7 +74,8 @@ func (w *simulation) apply(m incident, n int) {
 	s := w.slots[m.slot]
 	var i *instance
 	w.locked(func() { i = s.current })
-	if i == nil || w.quiet() && !w.p.single && w.p.killers == 0 {
+	late := w.quiet() && !w.p.single && w.p.killers == 0
+	if i == nil || late {
 		return
 	}
 
@@ -229,7 +230,8 @@ func (w *simulation) drawnRun(ctx context.Context, p *caller, job orchestrator.J
 	reports := whole.chance(w.p.reporting)
 	unit := r.between(length/20, length/2)
 	total := 2 + whole.IntN(12)
-	if reports && w.runTimeout <= 10*time.Minute && whole.chance(0.2) { // longer than a run may take
+	divided := reports && w.runTimeout <= 10*time.Minute
+	if divided && whole.chance(0.2) { // longer than a run may take
 		unit = w.runTimeout/5 + r.between(0, time.Second)
 		length = time.Duration(max(0, total-p.run.units))*unit + r.between(1, time.Millisecond)
 	}
@@ -250,7 +252,7 @@ func (w *simulation) drawnRun(ctx context.Context, p *caller, job orchestrator.J
 		}
 
 		ended := ctx.Err() != nil
-		if ended && reports && r.chance(0.7) {
+		if last := ended && reports; last && r.chance(0.7) {
 			w.reportMark(p, job)        // the last
 			time.Sleep(time.Nanosecond) // else the order of its renewal and of the release would be random
 		}
