@@ -194,7 +194,7 @@ func (f *Faulty[D]) call(ctx context.Context, op Op,
 	case SlowReply:
 		time.Sleep(delay)
 	}
-	if err == nil && (fault == SlowRequest || fault == SentTwice) {
+	if again := fault == SlowRequest || fault == SentTwice; again && err == nil {
 		c.Asked = asked // the caller's start, not the wrapped store's
 	}
 	return c, err
