@@ -260,7 +260,7 @@ var mutantWorkers = []struct {
 	{"an answer for another state", acts{over, byP(ready), seenAnother, operator(Resolve)}, "answered an act of"},
 
 	{"an answer during the run", acts{answerEarly}, "answered before its run had ended"},
-	{"acknowledged without a task", acts{over, byP(free), answer(delivery.ShuttingDown, true)}, "no delivery is booked"},
+	{"acknowledged without a task", acts{over, byP(free), answer(delivery.ShuttingDown, true)}, "no delivery is"},
 	{"acknowledged with its own task", acts{ownTask, answer(delivery.Locked, true)}, "no delivery is booked"},
 	{"a retry by another name", acts{over, byP(retry), booked("x"), retried}, "the next attempt is not booked"},
 	{"stopped early, but it has written", acts{answer(delivery.NotClaimed, false)}, "but has written"},
@@ -279,6 +279,8 @@ var mutantWorkers = []struct {
 	{"a broken run, after trust", acts{broken(false), wait(time.Nanosecond), holders}, "after the end of its trust"},
 	{"a broken run that has read it", acts{broken(true), holders}, "although it has read"},
 	{"two in effect", acts{overlap}, "were both in effect for 1s"},
+	{"a slot in front of a parked one", acts{takeSlot(1)}, "took a slot, with 0 left for 1 in front of it"},
+	{"a slot too many", acts{takeSlot(0)}, "took slot 1 of 0"},
 }
 
 // What only one mutant writes.
@@ -338,6 +340,18 @@ func bothOnOne(m *mutants) {
 func handedOut(m *mutants) {
 	m.p.acquired = 1
 	m.hand(m.p, orchestrator.Job{Resume: []byte(`"1 units, checkpoint 1 of token 1"`)})
+}
+
+// takeSlot takes a slot of a key for a, while b has been parked in front of it.
+func takeSlot(slots int) func(*mutants) {
+	return func(m *mutants) {
+		m.create("b").doc.Place, m.r.doc.Place = "k 1", "k 2"
+		m.keySlots, m.q.lookedAt = slots, 1
+		held := lease.Lease{Owner: "q", Token: 1, ExpiresAt: m.now().Add(hour)}
+		c := &call{by: m.q, id: "k", key: lease.Cell[analysislock.Key]{Doc: analysislock.Key{Waiting: true}}}
+		c.then.Slots = map[string]analysislock.Slotted{"q": {Lease: held, Analysis: "a"}}
+		_, _ = m.swapKey(c) // which records what is wrong
+	}
 }
 
 func overlap(m *mutants) {
