@@ -41,13 +41,13 @@ type model struct {
 
 	keyRevisions int64
 	served       int // calls
-	tasks     []*task
-	owners    map[string]*caller
-	trace     []line
-	figures   figures
-	repeats   bool        // an earlier execution has counted the current step
-	wrong     []string    // the violations
-	onBooking func(*task) // called with each task; may be nil
+	tasks        []*task
+	owners       map[string]*caller
+	trace        []line
+	figures      figures
+	repeats      bool        // an earlier execution has counted the current step
+	wrong        []string    // the violations
+	onBooking    func(*task) // called with each task; may be nil
 }
 
 // limits are the settings of all workers for their runs. Zero: no limit.

@@ -67,72 +67,28 @@ func (m *model) judgeRecord(r *record, next analysis, p *caller) {
 	m.note("%s: act %+v", p, step)
 }
 
+// charging is one attempt to charge.
+type charging struct {
+	*simulation
+	by    *caller
+	job   orchestrator.Job
+	how   act
+	r     *draws
+	pause time.Duration // if there is one
+}
+
 // charge is a marked act at a provider. Its request arrives even if the run is cancelled.
 func (w *simulation) charge(ctx context.Context, p *caller, job orchestrator.Job) error {
-	how := w.actOf(job.AnalysisID)
+	how, r := w.actOf(job.AnalysisID), w.seed.of("charge", job.AnalysisID, job.LockToken)
 	if !how.charges {
 		return nil
 	}
-	r := w.seed.of("charge", job.AnalysisID, job.LockToken)
-	happens := func(name string, chance float64) (does bool) {
-		if does = !w.quiet() && r.chance(chance); does {
-			w.locked(func() { w.count(name) })
-		}
-		return does
-	}
-	passes := func(what string) bool {
-		time.Sleep(r.between(time.Millisecond, 2*time.Second))
-		return w.alive(p.on, what, job.AnalysisID, job.LockToken)
-	}
-	crash := func() { w.apply(incident{kind: leasetest.Crash, slot: p.on.slot.n}, int(p.token)) }
-	pause := incident{kind: leasetest.Pause, slot: p.on.slot.n, last: r.between(w.p.policy.TTL, 4*w.p.policy.TTL)}
-
-	do := func(context.Context) (receipt string, err error) {
-		if happens(leasetest.CrashBefore.At("charge"), 0.05) {
-			w.going.Go(crash)
-		} else if happens(leasetest.Pause.At("charge"), 0.15) {
-			w.apply(pause, int(p.token))
-		}
-		if !passes("asks the provider") {
-			return "", errForNow
-		}
-		if happens(leasetest.Refuse.At("charge"), 0.1) {
-			return "", worker.NotDone(errForNow)
-		}
-
-		w.locked(func() { receipt = w.provide(p, job.Key("charge"), how.keys) })
-		if happens(leasetest.CrashAfter.At("charge"), 0.1) {
-			w.going.Go(crash)
-		}
-		if !passes("has charged") || happens(leasetest.ReplyLost.At("charge"), 0.15) {
-			return "", errForNow
-		}
-		return receipt, nil
-	}
-
+	c := &charging{w, p, job, how, r, r.between(w.p.policy.TTL, 4*w.p.policy.TTL)}
 	var find []worker.Finder[string]
-	if how.finds {
-		find = append(find, worker.Find(func(context.Context) (receipt string, found bool, err error) {
-			if happens(leasetest.RequestLost.At("find charge"), 0.2) {
-				return "", false, errForNow
-			}
-			w.locked(func() {
-				if found = len(w.records[p.analysis].charges) > 0; found {
-					receipt = w.records[p.analysis].charges[0]
-					w.count("acts found")
-					return
-				}
-				w.count("acts missing")
-				w.step(p, actMissing, "")
-			})
-			if !passes("has asked the provider") {
-				return "", false, errForNow
-			}
-			return receipt, found, nil
-		}))
+	if c.how.finds {
+		find = append(find, worker.Find(c.find))
 	}
-
-	receipt, err := worker.Once(ctx, job, "charge", do, find...)
+	receipt, err := worker.Once(ctx, job, "charge", c.do, find...)
 	w.locked(func() {
 		w.note("%s: charge: %q, %v", p, receipt, err)
 		switch {
@@ -143,6 +99,69 @@ func (w *simulation) charge(ctx context.Context, p *caller, job orchestrator.Job
 		}
 	})
 	return err
+}
+
+// do asks the provider to charge.
+func (c *charging) do(context.Context) (receipt string, err error) {
+	if c.happens(leasetest.CrashBefore.At("charge"), 0.05) {
+		c.crash()
+	} else if c.happens(leasetest.Pause.At("charge"), 0.15) {
+		c.apply(incident{kind: leasetest.Pause, slot: c.by.on.slot.n, last: c.pause}, int(c.by.token))
+	}
+	if !c.passes("asks the provider") {
+		return "", errForNow
+	}
+	if c.happens(leasetest.Refuse.At("charge"), 0.1) {
+		return "", worker.NotDone(errForNow)
+	}
+
+	c.locked(func() { receipt = c.provide(c.by, c.job.Key("charge"), c.how.keys) })
+	if c.happens(leasetest.CrashAfter.At("charge"), 0.1) {
+		c.crash()
+	}
+	if !c.passes("has charged") || c.happens(leasetest.ReplyLost.At("charge"), 0.15) {
+		return "", errForNow
+	}
+	return receipt, nil
+}
+
+// find asks the provider whether it has charged.
+func (c *charging) find(context.Context) (receipt string, found bool, err error) {
+	if c.happens(leasetest.RequestLost.At("find charge"), 0.2) {
+		return "", false, errForNow
+	}
+	c.locked(func() {
+		charges := c.records[c.by.analysis].charges
+		if found = len(charges) > 0; found {
+			receipt = charges[0]
+			c.count("acts found")
+			return
+		}
+		c.count("acts missing")
+		c.step(c.by, actMissing, "")
+	})
+	if !c.passes("has asked the provider") {
+		return "", false, errForNow
+	}
+	return receipt, found, nil
+}
+
+// happens draws whether a fault happens.
+func (c *charging) happens(fault string, chance float64) (does bool) {
+	if does = !c.quiet() && c.r.chance(chance); does {
+		c.locked(func() { c.count(fault) })
+	}
+	return does
+}
+
+// passes lets time pass. It reports false if the process has died.
+func (c *charging) passes(what string) bool {
+	time.Sleep(c.r.between(time.Millisecond, 2*time.Second))
+	return c.alive(c.by.on, what, c.job.AnalysisID, c.job.LockToken)
+}
+
+func (c *charging) crash() {
+	c.going.Go(func() { c.apply(incident{kind: leasetest.Crash, slot: c.by.on.slot.n}, int(c.by.token)) })
 }
 
 // step records what happens at the provider. The caller holds the mutex.

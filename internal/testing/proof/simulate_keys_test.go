@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,16 +68,16 @@ var expectedOfKeys = append(names(leasetest.Crash, leasetest.Pause, leasetest.St
 	"conflicts of keys", "requeue", "cancel", "ended retry analyzer_failed",
 )
 
-// Ten analyses of one key arrive while the first runs. Every fifth fails for now, once.
+// Ten analyses of one key arrive while the first runs. Every fifth fails for now, once, and keeps its slot or not.
 func TestSimulation_KeyOrder(t *testing.T) {
 	for name, c := range map[string]struct {
 		slots int
 		hold  bool
-		want  []string
+		want  string // empty: any
 	}{
-		"one, holding":  {1, true, []string{"a0", "a1", "a2", "a3", "a4", "a4", "a5", "a6", "a7", "a8", "a9", "a9"}},
-		"one, passing":  {1, false, []string{"a0", "a1", "a2", "a3", "a4", "a5", "a4", "a6", "a7", "a8", "a9", "a9"}},
-		"two, no order": {2, false, nil},
+		"one, holding": {1, true, "a0 a1 a2 a3 a4 a4 a5 a6 a7 a8 a9 a9"},
+		"one, passing": {1, false, "a0 a1 a2 a3 a4 a5 a4 a6 a7 a8 a9 a9"},
+		"two":          {2, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := perfect()
@@ -103,7 +104,7 @@ func TestSimulation_KeyOrder(t *testing.T) {
 			for _, p := range w.runs {
 				got = append(got, p.analysis)
 			}
-			if c.want != nil && !slices.Equal(got, c.want) {
+			if ran := strings.Join(got, " "); c.want != "" && ran != c.want {
 				t.Errorf("ran %q, want %q", got, c.want)
 			}
 			took := w.runs[len(w.runs)-1].run.ended
