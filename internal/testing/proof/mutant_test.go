@@ -233,7 +233,7 @@ var mutantWorkers = []struct {
 	{"a finish that keeps its task", acts{over, byP(ready, named)}, "left a booked task"},
 	{"an attempt 3 s before its time", acts{over, byP(retry), waitAlmost, byQ(take)}, "too early"},
 
-	{"a crash not recorded", acts{crashed(1), byQ(take, outcome(""))}, "left an attempt without its end"},
+	{"a crash not recorded", acts{crashed(1), byQ(take, unended)}, "left an attempt without its end"},
 	{"a crash without its error", acts{crashed(1), byQ(take, noError)}, "without its end or its error"},
 	{"a suspect beside others", acts{crashed(2), byQ(take)}, "beside others after 0 delays and"},
 	{"a suspect that has not waited", acts{crashed(2), byQ(delay), delayedTen, byQ(take)}, "after 10 delays and 10s"},
@@ -290,6 +290,7 @@ var (
 
 	forget    = set(func(d *analysis) { d.History = nil })
 	endless   = set(func(d *analysis) { d.History[0].EndedAt = time.Time{} })
+	unended   = set(func(d *analysis) { d.History[0].Outcome = "" })
 	undelayed = set(func(d *analysis) { d.History[1].Delays = 0 })
 	timedOut  = set(func(d *analysis) { d.History[0].Code = "run_timeout" })
 	noError   = set(func(d *analysis) { d.LastError = nil })
@@ -301,8 +302,6 @@ var (
 func become(status string) change { return set(func(d *analysis) { d.Status = status }) }
 
 func counted(attempts int) change { return set(func(d *analysis) { d.Lock.Attempts = attempts }) }
-
-func outcome(o string) change { return set(func(d *analysis) { d.History[0].Outcome = o }) }
 
 // What happens besides in one mutant.
 func bookNext(m *mutants)     { booked(m.r.doc.BookedTask)(m) }

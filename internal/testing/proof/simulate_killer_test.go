@@ -3,8 +3,6 @@ package proof
 import (
 	"context"
 	"fmt"
-	"slices"
-	"testing"
 	"time"
 
 	"taskguard/lease/analysislock"
@@ -101,56 +99,6 @@ func (w *simulation) judgeKillers() {
 			w.fail("%s, a killer, is %s after %d attempts, %+v", id, w.show(d), r.attempts, d.Error)
 		case !w.kills(id) && d.Status != analysislock.Ready:
 			w.fail("%s, which kills nobody, is %s, %+v", id, w.show(d), d.Error)
-		}
-	}
-}
-
-// The suspects have killed their worker twice, and are innocent. The only instance always runs others, which are
-// not over while a suspect waits for its places, but for the wait after ten delays.
-func TestSimulation_BusyInstance(t *testing.T) {
-	for name, c := range map[string]struct {
-		suspects, others int // the others from 70 s on
-		apart, takes     time.Duration
-		atMost           time.Duration // from the second attempt to the third
-	}{
-		"a stream":                   {1, 200, 12500 * time.Millisecond, 25 * time.Second, 15 * time.Minute},
-		"a stream of long ones":      {1, 20, 12*time.Minute + 30*time.Second, 24 * time.Minute, time.Hour},
-		"one longer than the delays": {1, 1, 0, 24 * time.Minute, 30 * time.Minute},
-		"two among long ones":        {2, 20, 12*time.Minute + 30*time.Second, 24 * time.Minute, 3 * time.Hour},
-	} {
-		p := perfect()
-		p.policy.TTL, p.workers, p.places, p.end = 30*time.Second, 1, 3, 24*time.Hour
-		p.arrivals = make([]time.Duration, c.suspects)
-		for n := range c.others {
-			p.arrivals = append(p.arrivals, 70*time.Second+time.Duration(n)*c.apart)
-		}
-		isSuspect := func(id string) bool { return id == "a0" || c.suspects == 2 && id == "a1" }
-		var w *simulation
-		w = newSimulation(1, p, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-			switch id := job.AnalysisID; {
-			case isSuspect(id) && job.LockToken <= 2:
-				return w.kill(ctx, callerOf(ctx))
-			case isSuspect(id):
-				w.spend(ctx, callerOf(ctx).on, time.Second)
-			default:
-				w.spend(ctx, callerOf(ctx).on, c.takes)
-			}
-			return result(job.AnalysisID, job.LockToken), nil
-		})
-		w.simulate(t).reportTo(t)
-
-		for n := range c.suspects {
-			r := w.records[fmt.Sprintf("a%d", n)]
-			began := func(token int64) time.Duration {
-				return r.states[slices.IndexFunc(r.states, func(s state) bool { return s.lock.Token == token })].at
-			}
-			waited, delays, alone := began(3)-began(2), r.doc.History[1].Delays, r.doc.History[2].Alone
-			if r.doc.Status != analysislock.Ready || !alone {
-				t.Errorf("%s: %s, alone %v", name, w.show(r.doc), alone)
-			}
-			if waited > c.atMost || delays < 1 {
-				t.Errorf("%s: waited %v, want at most %v, and %d delays", name, waited, c.atMost, delays)
-			}
 		}
 	}
 }
