@@ -41,8 +41,8 @@ func (m *model) swapKey(c *call) (lease.Cell[analysislock.Key], error) {
 }
 
 // judgeOrder checks that a delivery takes a slot only if one is left for each analysis of its key that is parked in
-// front of its own. It need not know those that were parked after it looked, or while the record of the key did not
-// say that somebody waits.
+// front of its own. It looks for them if the record of the key says that somebody waits, and again after it has
+// parked its own. It need not know those that were parked after it looked.
 func (m *model) judgeOrder(c *call, left int) {
 	slotted := map[string]bool{}
 	taken := false
@@ -58,7 +58,7 @@ func (m *model) judgeOrder(c *call, left int) {
 	ahead := 0
 	mine := cmp.Or(m.records[c.by.analysis].doc.Place, c.id+" "+iso8601.Format(m.records[c.by.analysis].doc.CreatedAt))
 	for _, d := range m.parked(c.id, len(m.records)) {
-		known := m.records[d.ID].parkedAt < c.by.lookedAt
+		known := c.by.lookedAt == 0 || m.records[d.ID].parkedAt < c.by.lookedAt
 		if first := d.Place < mine && !slotted[d.ID]; first && known {
 			ahead++
 		}

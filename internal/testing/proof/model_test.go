@@ -108,7 +108,7 @@ type caller struct {
 	run      *run
 	since    int   // the number of the record's states when it started
 	parked   bool  // it has parked its analysis
-	lookedAt int   // m.served when it last read which analyses are parked
+	lookedAt int   // m.served when it read which analyses are parked; zero: not since it parked its own
 	alone    bool  // its acquisition says that its worker runs nothing else
 	broken   *Span // from when an operator broke its lock until its trust ends
 	answered bool
@@ -357,7 +357,7 @@ func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, erro
 	}
 
 	if next.ParkedAt.After(r.doc.ParkedAt) {
-		r.parkings, r.parkedAt = append(r.parkings, p), m.served
+		r.parkings, r.parkedAt, p.lookedAt = append(r.parkings, p), m.served, 0
 	}
 	m.judge(r, next, mark, p)
 	m.judgeRecord(r, next, p)
