@@ -5,7 +5,7 @@ package leasetest
 type Fault string
 
 // At names the fault of one step, such as "book: reply lost".
-func (f Fault) At(step string) string { return step + ": " + string(f) }
+func (f Fault) At(step string) Fault { return Fault(step) + ": " + f }
 
 // None is no fault.
 const None Fault = ""

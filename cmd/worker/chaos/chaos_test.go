@@ -76,7 +76,7 @@ type chaos struct {
 	environment []string
 
 	mu      sync.Mutex
-	counts  map[string]int
+	counts  map[figure]int
 	started int                  // workers
 	commits map[int]string       // that workers run, by number
 	runs    []*run               // all
@@ -88,7 +88,7 @@ type chaos struct {
 func newChaos(t *testing.T, size size) *chaos {
 	t.Helper()
 	c := &chaos{
-		size: size, began: time.Now(), journal: filepath.Join(t.TempDir(), "journal"), counts: map[string]int{},
+		size: size, began: time.Now(), journal: filepath.Join(t.TempDir(), "journal"), counts: map[figure]int{},
 		commits: map[int]string{}, pauses: map[int][]proof.Span{},
 	}
 	var firestore string
@@ -136,7 +136,7 @@ func (c *chaos) locked(do func()) {
 	do()
 }
 
-func (c *chaos) add(what string) { c.locked(func() { c.counts[what]++ }) }
+func (c *chaos) add(what figure) { c.locked(func() { c.counts[what]++ }) }
 
 func (c *chaos) check(err error) {
 	if err != nil {
@@ -228,7 +228,7 @@ func (c *chaos) duplicates() func(*cloudtaskspb.Task) []time.Duration {
 	return func(*cloudtaskspb.Task) (again []time.Duration) {
 		c.locked(func() {
 			if n++; n%10 == 0 {
-				c.counts[string(leasetest.DeliveredTwice)]++
+				c.counts[leasetest.DeliveredTwice]++
 				again = []time.Duration{between(r, 0, c.ttl)}
 			}
 		})
@@ -246,7 +246,7 @@ func (c *chaos) recover(ctx context.Context) {
 		address := c.slots[r.IntN(len(c.slots))].worker().serving.Address
 		if answer, err := client.Post("http://"+address+"/internal/tasks/recover", "", nil); err == nil {
 			_ = answer.Body.Close()
-			c.add(fmt.Sprint("recoveries answered ", answer.StatusCode))
+			c.add(figure(fmt.Sprint("recoveries answered ", answer.StatusCode)))
 		}
 	}
 }

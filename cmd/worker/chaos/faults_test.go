@@ -72,16 +72,16 @@ func (c *chaos) target(slots []*slot, r *rand.Rand) (p *process, victim run) {
 
 func (c *chaos) kill(_ context.Context, p *process, _ run) {
 	p.kill()
-	c.add(string(leasetest.Crash))
+	c.add(leasetest.Crash)
 }
 
 func (c *chaos) stop(_ context.Context, p *process, _ run) {
 	c.check(p.terminate())
-	c.add(string(leasetest.Stop))
+	c.add(leasetest.Stop)
 }
 
 // takenOver counts the pauses in which another worker took the run over.
-const takenOver = string(leasetest.Pause) + ", and taken over"
+const takenOver = leasetest.Pause + ", and taken over"
 
 // pause stops a worker for longer than the TTL and, if it has a run, until a duplicate
 // delivery has taken the run over. Then it waits until the worker has hung up.
@@ -96,7 +96,7 @@ func (c *chaos) pause(ctx context.Context, p *process, victim run) {
 	for !superseded() || c.since()-from < c.ttl*5/4 {
 		if held {
 			c.check(c.queue.deliver(ctx, victim.analysis, 0))
-			c.add(string(leasetest.DeliveredTwice))
+			c.add(leasetest.DeliveredTwice)
 		}
 		pause(ctx, c.ttl/4)
 		if !superseded() && c.since()-from > waitLimit {
@@ -106,7 +106,7 @@ func (c *chaos) pause(ctx context.Context, p *process, victim run) {
 	}
 
 	p.signal(syscall.SIGCONT)
-	c.add(string(leasetest.Pause))
+	c.add(leasetest.Pause)
 	wake := c.ttl/10 + time.Second // the worker may take so long to hang up
 	c.locked(func() {
 		c.pauses[p.number] = append(c.pauses[p.number], proof.Span{From: from, Until: c.since() + wake})
@@ -122,7 +122,7 @@ func (c *chaos) pauseStore(ctx context.Context, r *rand.Rand) {
 	for round := 0; round == 0 || ctx.Err() == nil; round++ {
 		pause(ctx, between(r, c.ttl, c.ttl*time.Duration(min(2+4*round, 6))))
 		c.proxy.pause(between(r, c.ttl/5, c.ttl*time.Duration(min(1+round, 3))/2))
-		c.add(string(leasetest.Unavailable))
+		c.add(leasetest.Unavailable)
 	}
 }
 
@@ -130,14 +130,14 @@ func (c *chaos) pauseStore(ctx context.Context, r *rand.Rand) {
 // equally often, and at times one for a read.
 func (c *chaos) faults() func(*call) fault {
 	kinds := []fault{
-		{name: string(leasetest.SentTwice), apply: twice},
-		{name: string(leasetest.SlowRequest), delay: c.ttl / 3},
+		{name: leasetest.SentTwice, apply: twice},
+		{name: leasetest.SlowRequest, delay: c.ttl / 3},
 	}
 	for _, code := range []codes.Code{codes.Unavailable, codes.DeadlineExceeded} {
 		kinds = append(kinds,
-			fault{name: string(leasetest.ReplyLost), code: code},
-			fault{name: string(leasetest.RequestLost), apply: never, code: code},
-			fault{name: string(leasetest.Late), apply: later, code: codes.DeadlineExceeded})
+			fault{name: leasetest.ReplyLost, code: code},
+			fault{name: leasetest.RequestLost, apply: never, code: code},
+			fault{name: leasetest.Late, apply: later, code: codes.DeadlineExceeded})
 	}
 	r := c.random("faults")
 	used := 0

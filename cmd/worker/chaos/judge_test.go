@@ -15,26 +15,29 @@ import (
 	"taskguard/lease/leasetest"
 )
 
+// figure is an event that is counted: a fault, or anything else.
+type figure = leasetest.Fault
+
 // expected are the figures that must not be zero: without them the test proves
 // nothing. In the short run a late commit may meet no read, and a booking may meet no fault.
-var expected = []string{
-	string(leasetest.Crash), string(leasetest.Stop), string(leasetest.Pause), string(leasetest.Unavailable),
-	string(leasetest.ReplyLost), string(leasetest.RequestLost), string(leasetest.SentTwice),
-	string(leasetest.SlowRequest), string(leasetest.DeliveredTwice),
+var expected = []figure{
+	leasetest.Crash, leasetest.Stop, leasetest.Pause, leasetest.Unavailable,
+	leasetest.ReplyLost, leasetest.RequestLost, leasetest.SentTwice,
+	leasetest.SlowRequest, leasetest.DeliveredTwice,
 	"recoveries answered 200", "steals", "runs released as continued",
 	"answered 200 already_finishedREADY", "answered 200 locked",
 }
 
 // expectedInFull are those of a full run besides.
-var expectedInFull = []string{
-	takenOver, string(leasetest.Late), "runs released as shutting_down", "units repeated",
+var expectedInFull = []figure{
+	takenOver, leasetest.Late, "runs released as shutting_down", "units repeated",
 	"answered 200 retry", "answered 200 waiting", "answered 200 lock_lost",
 	leasetest.RequestLost.At("book"), leasetest.ReplyLost.At("book"),
 	leasetest.CrashBefore.At("book"), leasetest.CrashAfter.At("book"),
 }
 
 // judgeAll judges all analyses, prints the figures, and fails if one that is wanted is zero.
-func (c *chaos) judgeAll(t *testing.T, wanted []string) {
+func (c *chaos) judgeAll(t *testing.T, wanted []figure) {
 	t.Helper()
 	for _, err := range c.errs {
 		t.Error(err)
@@ -52,7 +55,7 @@ func (c *chaos) judgeAll(t *testing.T, wanted []string) {
 	maps.Copy(c.counts, c.proxy.counts)
 	maps.Copy(c.counts, c.queue.proxy.counts)
 	for name, n := range c.queue.answers() {
-		c.counts["answered "+name] = n
+		c.counts["answered "+figure(name)] = n
 	}
 	c.judgeRequeues(t)
 	if c.full {
@@ -65,7 +68,7 @@ func (c *chaos) judgeAll(t *testing.T, wanted []string) {
 }
 
 // expect fails the test if a figure is zero.
-func (c *chaos) expect(t *testing.T, wanted []string) {
+func (c *chaos) expect(t *testing.T, wanted []figure) {
 	t.Helper()
 	for _, name := range wanted {
 		if c.counts[name] == 0 {
@@ -78,9 +81,9 @@ func (c *chaos) expect(t *testing.T, wanted []string) {
 // attempts that died alone, also after each requeue, and a fault of one worker ends one such attempt at most.
 func (c *chaos) judgeRequeues(t *testing.T) {
 	t.Helper()
-	faults := c.counts[string(leasetest.Unavailable)] * c.workers
+	faults := c.counts[leasetest.Unavailable] * c.workers
 	for _, f := range []leasetest.Fault{leasetest.Crash, leasetest.Stop, leasetest.Pause} {
-		faults += c.counts[string(f)]
+		faults += c.counts[f]
 	}
 	faults += c.counts[leasetest.CrashBefore.At("book")] + c.counts[leasetest.CrashAfter.At("book")]
 	requeued := c.counts["requeued after crashes"]
@@ -204,7 +207,7 @@ func (c *chaos) judgeHistory(t *testing.T, doc map[string]any, runs []run, write
 		outcome, repeated := outcomes[r.token], max(0, last-runs[i+1].resumed.Unit)
 		c.counts["units repeated"] += repeated
 		if outcome != "" && outcome != analysislock.OutcomeLockLost {
-			c.counts["runs released as "+outcome]++
+			c.counts["runs released as "+figure(outcome)]++
 			if repeated > 0 {
 				t.Errorf("%s: token %d released as %s, and %d units were repeated", id, r.token, outcome, repeated)
 			}

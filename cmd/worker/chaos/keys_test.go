@@ -110,7 +110,7 @@ func (c *keyed) killEachSecond(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		pause(ctx, time.Second)
 		c.slots[n%len(c.slots)].worker().kill()
-		c.add(string(leasetest.Crash))
+		c.add(leasetest.Crash)
 	}
 }
 
@@ -165,7 +165,7 @@ func (c *keyed) judgeKeys(t *testing.T) {
 		var h proof.History
 		for _, w := range histories[id(i)] {
 			h.Add(w.Write)
-			c.counts["wrote "+string(w.Kind)]++
+			c.counts["wrote "+figure(w.Kind)]++
 		}
 		c.counts["steals"] += h.Steals
 		if len(h.Wrong) > 0 || !h.Finished {
@@ -183,7 +183,7 @@ func (c *keyed) judgeKeys(t *testing.T) {
 		}
 	}
 
-	wanted := []string{string(leasetest.Crash), "steals", "wrote park"}
+	wanted := []figure{leasetest.Crash, "steals", "wrote park"}
 	if c.limit == 1 {
 		wanted = append(wanted, "slots kept")
 	}

@@ -107,13 +107,13 @@ func TestUpgrade(t *testing.T) {
 
 // The figures that say which version continued whose run.
 const (
-	upgraded   = "this version continued a run of the one before"
-	rolledBack = "the one before continued a run of this version"
+	upgraded   figure = "this version continued a run of the one before"
+	rolledBack figure = "the one before continued a run of this version"
 )
 
 // expectedOfUpgrades are the figures that must not be zero, beside the one for the direction.
-var expectedOfUpgrades = []string{
-	string(leasetest.Crash), string(leasetest.Stop), string(leasetest.Pause), string(leasetest.Unavailable),
+var expectedOfUpgrades = []figure{
+	leasetest.Crash, leasetest.Stop, leasetest.Pause, leasetest.Unavailable,
 	"steals", "workers replaced",
 }
 
@@ -146,7 +146,7 @@ func replaceWorkers(t *testing.T, duration time.Duration, from, to release) {
 	if from.file == "" {
 		direction = rolledBack
 	}
-	c.judgeAll(t, slices.Concat(expectedOfUpgrades, []string{direction}))
+	c.judgeAll(t, slices.Concat(expectedOfUpgrades, []figure{direction}))
 }
 
 // replaceIn stops the worker in s during a run, as Cloud Run does. keepRunning starts one of that release. On a busy

@@ -148,7 +148,7 @@ func (x *keyExecution) grant(c *call, err error) {
 	x.pend = slices.DeleteFunc(x.pend, func(other *call) bool { return other == c })
 	if err != nil {
 		a = reply{err: err}
-		x.count(string(leasetest.ReplyLost))
+		x.count(leasetest.ReplyLost)
 	}
 	parkedNow := len(x.records[cmp.Or(c.by.analysis, "a")].parkings) > 0 && c.by.parked
 	c.by.parked = c.by.parked || c.kind == swap && !c.next.ParkedAt.IsZero()
@@ -169,7 +169,7 @@ func (x *keyExecution) crash(p *caller) {
 	p.on.crashed, x.stopped = true, true
 	x.pend = slices.DeleteFunc(x.pend, func(c *call) bool { return c.by.on == p.on })
 	p.task.inFlight--
-	x.count(string(leasetest.Crash))
+	x.count(leasetest.Crash)
 }
 
 func (x *keyExecution) dispatch(t *task) {
@@ -256,7 +256,7 @@ func TestSearch_Keys(t *testing.T) {
 			s.run(s.execute(t))
 			t.Logf("%d executions\n%s", s.executions, s.figures)
 			s.report(t, s.execute(t))
-			s.figures.expect(t, []string{"park", "settled key_busy"})
+			s.figures.expect(t, []figure{"park", "settled key_busy"})
 		})
 	}
 }

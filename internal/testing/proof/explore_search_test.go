@@ -182,8 +182,9 @@ func searches(t *testing.T) []*search {
 
 // expectedSteps are the figures that must not be zero: without them the searches
 // prove nothing.
-var expectedSteps = append(names(leasetest.ReplyLost, leasetest.Late, leasetest.Crash),
-	leasetest.CrashBefore.At(book), "steals", "superseded writes refused", "a heartbeat is due",
+var expectedSteps = []figure{
+	leasetest.ReplyLost, leasetest.Late, leasetest.Crash, leasetest.CrashBefore.At(book),
+	"steals", "superseded writes refused", "a heartbeat is due",
 	"trust ends", "the lock expires", "late wake-ups", "unlock", "cancel", "requeue", "stopped runs refunded",
 	"a run reaches its deadline", "continued runs refunded", "ended cancelled cancelled", "ended retry run_timeout",
 	"checkpoints committed", "checkpoints awaited", "checkpoints handed out", "recoveries", "settled locked",
@@ -192,7 +193,7 @@ var expectedSteps = append(names(leasetest.ReplyLost, leasetest.Late, leasetest.
 	"booked again after a crash", "booked attempts delivered early", "crashes found", "a wait for places ends", "delay",
 	"suspects that emptied their worker", "suspects that ran beside others", "unsettled stopped",
 	"settled suspect", "unsettled suspect", "unsettled busy", "given up after crashes alone",
-)
+}
 
 // The searches: every sequence of a few steps; every sequence of many steps with a
 // few deviations from the first possible step; and the same from each of the starts,

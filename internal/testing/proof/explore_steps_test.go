@@ -95,7 +95,7 @@ func (x *execution) callSteps(add adder, c *call) {
 	if c.kind == swap || c.kind == book {
 		fault(leasetest.ReplyLost, func() {
 			if x.serve(c).err == nil {
-				x.count(string(leasetest.ReplyLost))
+				x.count(leasetest.ReplyLost)
 			}
 			x.answer(c, reply{err: errReplyLost})
 		})
@@ -136,7 +136,7 @@ func (x *execution) lateSteps(add adder) {
 		add(func() {
 			x.late = slices.Delete(x.late, i, i+1)
 			if x.serve(c).err == nil {
-				x.count(string(leasetest.Late))
+				x.count(leasetest.Late)
 			}
 			x.settle()
 		}, "%s: a late swap arrives", c.by)
@@ -197,7 +197,7 @@ func (x *execution) timeSteps(add adder) {
 				x.pass(d)
 				x.settle()
 				x.judgeBeats(due)
-				x.count(what)
+				x.count(figure(what))
 			}, "time passes: %s", what)
 		}
 	}
@@ -333,13 +333,13 @@ func (x *execution) crash(i *instance) {
 			x.delay(p.pending)
 		}
 	}
-	x.count(string(leasetest.Crash))
+	x.count(leasetest.Crash)
 }
 
 func (x *execution) terminate(i *instance) {
 	i.stopping = true
 	i.stop(delivery.ErrStopping)
-	x.count(string(leasetest.Stop))
+	x.count(leasetest.Stop)
 	x.settle()
 }
 

@@ -12,8 +12,10 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-// figures count events.
-type figures map[string]int64
+// figure is an event that is counted: a fault, or anything else.
+type figure = leasetest.Fault
+
+type figures map[figure]int64
 
 func (f figures) add(g figures) {
 	for name, n := range g {
@@ -22,21 +24,13 @@ func (f figures) add(g figures) {
 }
 
 // expect fails the test if a figure is zero: then it proves nothing.
-func (f figures) expect(t *testing.T, expected []string) {
+func (f figures) expect(t *testing.T, expected []figure) {
 	t.Helper()
 	for _, name := range expected {
 		if f[name] == 0 {
 			t.Errorf("never happened, so this proves nothing: %q", name)
 		}
 	}
-}
-
-// names returns the figures of faults.
-func names(faults ...leasetest.Fault) (all []string) {
-	for _, f := range faults {
-		all = append(all, string(f))
-	}
-	return all
 }
 
 func (f figures) String() string {

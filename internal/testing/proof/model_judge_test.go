@@ -63,12 +63,12 @@ func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
 	}
 
 	m.note("%s: %s token %d", p, w.Kind, after.Token)
-	m.count(string(w.Kind))
+	m.count(figure(w.Kind))
 	if h.Steals > steals {
 		m.count("steals")
 	}
 	if outcome := outcomeOf(next); w.Kind != Acquire && outcome != outcomeOf(r.doc) {
-		m.count("ended " + outcome + " " + lastOf(next).Code)
+		m.count(figure("ended " + outcome + " " + lastOf(next).Code))
 	}
 
 	switch w.Kind {
@@ -346,7 +346,7 @@ func (m *model) judgeAnswer(p *caller, o delivery.Result, excused bool) {
 			m.fail("%s was stopped before it began, but has written or was acknowledged", p)
 		}
 	}
-	m.count(answer)
+	m.count(figure(answer))
 	m.note("%s: answered %s", p, answer)
 	if o.Ack && !t.done {
 		t.done, t.freed = true, time.Now().Add(m.queueSkew+24*time.Hour)

@@ -182,7 +182,7 @@ func (m *model) locked(do func()) {
 	do()
 }
 
-func (m *model) count(name string) {
+func (m *model) count(name figure) {
 	if !m.repeats {
 		m.figures[name]++
 	}

@@ -40,12 +40,12 @@ func TestSimulation_Outage(t *testing.T) {
 			}
 		}
 		for name := range all {
-			if strings.HasPrefix(name, "unsettled ") {
+			if strings.HasPrefix(string(name), "unsettled ") {
 				t.Errorf("TTL %v: %d %s, want none", ttl, all[name], name)
 			}
 		}
-		all.expect(t, []string{
-			"settled retry", "settled waiting", "settled locked", string(leasetest.DeliveredTwice),
+		all.expect(t, []figure{
+			"settled retry", "settled waiting", "settled locked", leasetest.DeliveredTwice,
 		})
 	}
 }

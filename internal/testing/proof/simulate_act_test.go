@@ -17,7 +17,7 @@ import (
 )
 
 // actFigures are expected: without them the seeds prove nothing about acts.
-var actFigures = []string{
+var actFigures = []figure{
 	leasetest.CrashBefore.At("charge"), leasetest.CrashAfter.At("charge"), leasetest.Pause.At("charge"),
 	leasetest.ReplyLost.At("charge"), leasetest.Refuse.At("charge"), leasetest.RequestLost.At("find charge"),
 	"charges of a superseded run", "charges refused by their key", "acts found", "acts missing",
@@ -147,7 +147,7 @@ func (c *charging) find(context.Context) (receipt string, found bool, err error)
 }
 
 // happens draws whether a fault happens.
-func (c *charging) happens(fault string, chance float64) (does bool) {
+func (c *charging) happens(fault figure, chance float64) (does bool) {
 	if does = !c.quiet() && c.r.chance(chance); does {
 		c.locked(func() { c.count(fault) })
 	}
@@ -216,7 +216,7 @@ func (w *simulation) answerActs() {
 				if p.answer.Done = len(r.charges) > 0; p.answer.Done {
 					p.answer.Result, _ = json.Marshal(r.charges[0])
 				}
-				w.count(map[bool]string{true: "answered done", false: "answered not done"}[p.answer.Done])
+				w.count(map[bool]figure{true: "answered done", false: "answered not done"}[p.answer.Done])
 			})
 			if !w.quiet() && r.chance(0.2) { // another operator does not answer
 				name := "requeue-" + p.name

@@ -40,8 +40,8 @@ func faults(late time.Duration) []fault {
 }
 
 // rpcFaults are their names.
-var rpcFaults = names(leasetest.RequestLost, leasetest.ReplyLost, leasetest.Conflict, leasetest.SentTwice,
-	leasetest.Late, leasetest.SlowRequest, leasetest.SlowReply)
+var rpcFaults = []figure{leasetest.RequestLost, leasetest.ReplyLost, leasetest.Conflict, leasetest.SentTwice,
+	leasetest.Late, leasetest.SlowRequest, leasetest.SlowReply}
 
 // connection connects a worker or an operator to the store and the queue. All faults of calls
 // happen here.
@@ -121,7 +121,7 @@ func (c *connection) plan(r *draws) fault {
 	}
 	f := fault{applied: true}
 	if c.from != nil && c.from.slot.cut.has(c.since()) {
-		c.count(string(leasetest.Unavailable))
+		c.count(leasetest.Unavailable)
 		return fault{out: callTimeout, back: callTimeout}
 	}
 	if left := r.Float64(); !c.quiet() {
@@ -136,7 +136,7 @@ func (c *connection) plan(r *draws) fault {
 		*d = r.between(time.Millisecond, max(*d, most))
 	}
 	if f.name != "" {
-		c.count(string(f.name))
+		c.count(f.name)
 	}
 	return f
 }

@@ -63,10 +63,11 @@ func (w *simulation) judgeKeys() {
 }
 
 // expectedOfKeys are the figures that must not be zero: without them the seeds prove nothing.
-var expectedOfKeys = append(names(leasetest.Crash, leasetest.Pause, leasetest.Stop),
+var expectedOfKeys = []figure{
+	leasetest.Crash, leasetest.Pause, leasetest.Stop,
 	"park", "parked behind a slot", "settled key_busy", "unsettled key_busy", "all slots of a key in use",
 	"conflicts of keys", "requeue", "cancel", "ended retry analyzer_failed",
-)
+}
 
 // Ten analyses of one key arrive while the first runs. Every fifth fails for now, once, and keeps its slot or not.
 func TestSimulation_KeyOrder(t *testing.T) {

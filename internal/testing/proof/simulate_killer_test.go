@@ -81,7 +81,7 @@ func (p *profile) steady(s seed, r *draws) {
 }
 
 // expectedOfKillers are the figures that must not be zero: without them the seeds prove nothing.
-var expectedOfKillers = []string{
+var expectedOfKillers = []figure{
 	"kills", "crashes found", "delay", "settled suspect", "unsettled busy", "suspects that emptied their worker",
 	"given up after crashes alone", "ended ready ",
 }

@@ -12,14 +12,14 @@ func (w *simulation) deliver(t *task) {
 	r := w.seed.of("task", t.alias)
 	in := max(0, t.At.Sub(time.Now().Add(w.queueSkew)))
 	if r.chance(w.p.dispatch) && !w.quiet() {
-		w.locked(func() { w.count(string(leasetest.DeliveredLate)) })
+		w.locked(func() { w.count(leasetest.DeliveredLate) })
 		in += r.between(0, 2*w.p.policy.TTL)
 	}
 	if r.chance(w.p.dispatch+w.p.twice) && !w.quiet() {
 		again := in + r.between(0, w.p.policy.TTL)
 		w.going.Go(func() {
 			if w.pass(again) {
-				w.locked(func() { w.count(string(leasetest.DeliveredTwice)) })
+				w.locked(func() { w.count(leasetest.DeliveredTwice) })
 				w.dispatch(t)
 			}
 		})
@@ -86,11 +86,11 @@ func (w *simulation) dispatch(t *task) (done bool) {
 
 	w.locked(func() {
 		if lost {
-			w.count(string(leasetest.AnswerLost))
+			w.count(leasetest.AnswerLost)
 		}
 		if gone := w.p.purge && i.crashed; gone && !t.done {
 			t.done = true
-			w.count(string(leasetest.TaskLost))
+			w.count(leasetest.TaskLost)
 		}
 		done = t.done && i.crashed
 	})

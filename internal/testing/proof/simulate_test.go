@@ -255,10 +255,9 @@ func (w *simulation) reportTo(t *testing.T) {
 
 // expectedFigures are the figures that must not be zero: without them the seeds
 // prove nothing.
-var expectedFigures = slices.Concat(actFigures, rpcFaults, names(
+var expectedFigures = slices.Concat(actFigures, rpcFaults, []figure{
 	leasetest.Crash, leasetest.Pause, leasetest.Stop, leasetest.Unavailable, leasetest.DeliveredTwice,
 	leasetest.DeliveredLate, leasetest.AnswerLost, leasetest.TaskLost,
-), []string{
 	leasetest.RequestLost.At(book), leasetest.ReplyLost.At(book), leasetest.CrashBefore.At(book),
 	leasetest.Refuse.At(find), leasetest.TaskLost.At("arrival"),
 	"continued runs refunded", "stopped runs refunded", "give up", "unlock", "requeue", "cancel", "steals",
@@ -278,7 +277,7 @@ var expectedFigures = slices.Concat(actFigures, rpcFaults, names(
 type seeds struct {
 	profile  func(seed) profile
 	count    int
-	expected []string
+	expected []figure
 }
 
 // SIMULATE_SEEDS is the number of seeds, and SIMULATE_SEED=n replays one, with its trace.

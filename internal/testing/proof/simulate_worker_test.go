@@ -87,7 +87,7 @@ func (w *simulation) apply(m incident, n int) {
 		w.replace(s)
 	case leasetest.Stop:
 		w.locked(func() {
-			w.count(string(leasetest.Stop))
+			w.count(leasetest.Stop)
 			w.note("%s gets SIGTERM", i.name)
 			i.stopping = true
 		})
@@ -98,7 +98,7 @@ func (w *simulation) apply(m incident, n int) {
 		w.crash(i, leasetest.None)
 	case leasetest.Pause:
 		w.locked(func() {
-			w.count(string(leasetest.Pause))
+			w.count(leasetest.Pause)
 			w.note("%s is paused for %v", i.name, m.last)
 			i.paused = max(i.paused, w.since()+m.last)
 			for _, p := range i.callers {
@@ -126,7 +126,7 @@ func (w *simulation) crash(i *instance, figure leasetest.Fault) {
 		return
 	}
 	if figure != leasetest.None {
-		w.count(string(figure))
+		w.count(figure)
 		w.crashedAt = w.since()
 	}
 	w.note("%s dies", i.name)
