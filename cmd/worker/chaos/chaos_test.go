@@ -82,6 +82,9 @@ type chaos struct {
 	runs    []*run               // all
 	pauses  map[int][]proof.Span // of workers, by number
 	stalls  []proof.Span         // when this machine stood still
+	charges map[string]int       // at the provider, by analysis
+	charged map[string]bool      // it was asked to
+	denied  map[string]int       // the operator's answers that an analysis was not charged
 	errs    []error              // of signals, starts and commands that should have worked
 }
 
@@ -90,6 +93,7 @@ func newChaos(t *testing.T, size size) *chaos {
 	c := &chaos{
 		size: size, began: time.Now(), journal: filepath.Join(t.TempDir(), "journal"), counts: map[figure]int{},
 		commits: map[int]string{}, pauses: map[int][]proof.Span{},
+		charges: map[string]int{}, charged: map[string]bool{}, denied: map[string]int{},
 	}
 	var firestore string
 	if size.full {
@@ -186,7 +190,7 @@ func (c *chaos) begin(t *testing.T) (stop func()) {
 		check(t, c.startIn(s))
 		others.Go(func() { c.keepRunning(throughout, s) })
 	}
-	for _, other := range []func(context.Context){c.recover, c.requeueCrashed, c.watchMachine} {
+	for _, other := range []func(context.Context){c.recover, c.answerActs, c.requeueCrashed, c.watchMachine} {
 		others.Go(func() { other(throughout) })
 	}
 	return stop

@@ -3,10 +3,10 @@
 //
 // A proxy stands between the workers and Firestore. It injects faults, in the words of leasetest.Fault: a reply or
 // a request of a commit is lost, a commit is late, which is after the reading that was to resolve it, sent twice or
-// slow, or Firestore is unavailable. It keeps the history of what was applied, and package proof judges that. Each
-// worker, and the operator, calls the proxy at a different address. The analyzer is a program, which a worker starts
-// for each run; a server in the test sets its pace. It does small units of work. It writes each to a journal, and
-// then reports it as its checkpoint. Some runs fail temporarily.
+// slow, or Firestore is unavailable. It keeps the history of what was applied, and package proof judges that. Each worker, and the operator, calls the
+// proxy at a different address. The analyzer is a program, which a worker starts
+// for each run; a server in the test sets its pace. It does small units of work. It writes
+// each to a journal, and then reports it as its checkpoint. Some runs fail temporarily.
 //
 // A second proxy stands between the workers and the embedded Cloud Tasks. It loses the
 // creation of a task, or the reply to it, or kills the worker that waits for the reply.
@@ -23,6 +23,10 @@
 // test, except for as long as this machine stood still. The effective run is the one whose token
 // finished the analysis: there is exactly one.
 //
+// Each analysis charges at a provider in the test, before its units. The provider knows no keys. It
+// loses replies, and may take longer than the TTL. The operator answers uncertain acts. There is
+// one charge, and one more at most for each of his answers that there was none.
+//
 // An operator requeues what the test's own kills have made FAILED as crashed.
 //
 // Each run must get the newest checkpoint that was committed before its acquisition, and
@@ -34,7 +38,6 @@
 // runs it for two minutes.
 //
 // What these tests do not judge again, because package proof does: when an attempt may begin and
-// recovery may book, what an answer says, the order of the analyses of a key, and acts. The tests
-// of worker judge the acts of a process that is killed. The history of an analysis is not judged if the
+// recovery may book, and what an answer says. The history of an analysis is not judged if the
 // outcome of one of its commits is unknown to the proxy; there are few.
 package chaos

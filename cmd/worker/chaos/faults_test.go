@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"taskguard/internal/testing/proof"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/leasetest"
 	"taskguard/repo"
@@ -185,6 +187,39 @@ func (c *chaos) killWorker(number int) {
 	for _, s := range c.slots {
 		if p := s.worker(); p.number == number {
 			p.kill()
+		}
+	}
+}
+
+// answerActs answers uncertain acts, as an operator does who asks the provider.
+func (c *chaos) answerActs(ctx context.Context) {
+	for ; ctx.Err() == nil; pause(ctx, c.ttl/5) {
+		all, err := c.operator.Uncertain(ctx, 100)
+		if err != nil { // Firestore is paused, or the end
+			continue
+		}
+		for i := range all {
+			d := &all[i]
+			if d.Status != analysislock.Failed {
+				continue
+			}
+			answer := analysislock.Answer{}
+			c.locked(func() {
+				if c.charges[d.ID] > 0 {
+					answer = analysislock.Answer{Done: true, Result: []byte("true")}
+				} else {
+					c.denied[d.ID]++
+				}
+			})
+			seen := &analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}
+			_, err := c.operator.Resolve(ctx, d.ID, "", seen, "charge", answer, "")
+			switch {
+			case err == nil:
+				c.add(map[bool]figure{true: "answered done", false: "answered not done"}[answer.Done])
+				c.check(c.queue.deliver(context.WithoutCancel(ctx), d.ID, 0))
+			case !errors.Is(err, lease.ErrUnavailable) && !errors.Is(err, lease.ErrConflict) && ctx.Err() == nil:
+				c.check(err)
+			}
 		}
 	}
 }

@@ -23,9 +23,9 @@ type figure = leasetest.Fault
 var expected = []figure{
 	leasetest.Crash, leasetest.Stop, leasetest.Pause, leasetest.Unavailable,
 	leasetest.ReplyLost, leasetest.RequestLost, leasetest.SentTwice,
-	leasetest.SlowRequest, leasetest.DeliveredTwice,
+	leasetest.SlowRequest, leasetest.DeliveredTwice, leasetest.ReplyLost.At("charge"),
 	"recoveries answered 200", "steals", "runs released as continued",
-	"answered 200 already_finishedREADY", "answered 200 locked",
+	"answered 200 already_finishedREADY", "answered 200 locked", "answered done", "answered not done",
 }
 
 // expectedInFull are those of a full run besides.
@@ -125,6 +125,13 @@ func (c *chaos) judge(t *testing.T, id string, journal map[string]map[int64][]in
 	}
 	if writes, certain := c.proxy.history(id); certain {
 		c.judgeHistory(t, doc, runs, writes, journal[id])
+	}
+
+	effects, _ := doc["effects"].(map[string]any)
+	act, _ := effects["charge"].(map[string]any)
+	n := c.charges[id]
+	if once := n > 0 && n <= 1+c.denied[id]; !once || act["state"] != analysislock.ActDone {
+		t.Errorf("%s: %d charges after %d answers that there was none; act %v", id, n, c.denied[id], act)
 	}
 
 	effective := 0

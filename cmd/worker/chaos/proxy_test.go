@@ -117,7 +117,7 @@ type write struct {
 	stored     []string                      // the same as emulatortest.Stored describes it
 }
 
-// write returns what the commit c has changed.
+// write returns what the commit c has changed. An operator's answer about an act is a requeue.
 func (c *call) write(at time.Time) write {
 	fields := c.commit.GetUpdate().GetFields()
 	w := write{

@@ -11,8 +11,11 @@ import (
 	"os/signal"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
+
+	"taskguard/lease/leasetest"
 )
 
 // unitTime is how long a unit of work takes.
@@ -108,16 +111,23 @@ func (c *chaos) units(id string) int {
 
 // ServeHTTP is the analyzer, which sets the pace of the programs: it answers a program with a line
 // for each unit, and with the run's token as its result if the run succeeds. One run of eight
-// fails after half of the units that are left. The path is the number of the worker.
+// fails after half of the units that are left. The path is the number of the worker. It serves
+// charges too.
 func (c *chaos) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var got job
 	body, err := io.ReadAll(r.Body) // read in full, or the end of its connection would not be noticed
-	worker, noWorker := strconv.Atoi(r.URL.Path[1:])
+	number, what, _ := strings.Cut(r.URL.Path[1:], "/")
+	worker, noWorker := strconv.Atoi(number)
 	if err = errors.Join(err, noWorker, json.Unmarshal(body, &got)); err != nil {
 		c.check(err)
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
+	if what == "charge" {
+		c.charge(w, got)
+		return
+	}
+
 	this := &run{analysis: got.Analysis, token: got.Token, worker: worker, resumed: got.Checkpoint, began: time.Now()}
 	unit, all := got.Checkpoint.Unit, c.units(got.Analysis)
 	takes, succeeds := time.Duration(all-unit)*unitTime, true
@@ -145,22 +155,53 @@ func (c *chaos) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// charge charges at the provider, which knows no keys. It may take longer than the TTL, also if the
+// program has ended. For four analyses of ten the first reply is lost, to a charge that was made or
+// not.
+func (c *chaos) charge(w http.ResponseWriter, p job) {
+	random := c.random(fmt.Sprint("charge ", p.Analysis, p.Token))
+	takes := between(random, 0, c.ttl/4)
+	if random.IntN(8) == 0 {
+		takes = c.ttl * 5 / 4
+	}
+	time.Sleep(takes)
+
+	digit, lost := p.Analysis[len(p.Analysis)-1], false
+	c.locked(func() {
+		lost = digit >= '6' && !c.charged[p.Analysis]
+		c.charged[p.Analysis] = true
+		if !lost || digit >= '8' {
+			c.charges[p.Analysis]++
+		}
+	})
+	if lost {
+		c.add(leasetest.ReplyLost.At("charge"))
+		w.WriteHeader(http.StatusBadGateway)
+	}
+}
+
 // program is the analyzer that a worker runs, in a process of its own.
 type program struct {
 	job
 	journal, reports *os.File
+	replies          *json.Decoder
 	order            // the last
 }
 
-// analyze does the units that the analyzer at url orders. SIGTERM makes it finish
+// analyze charges, and does the units that the analyzer at url orders. SIGTERM makes it finish
 // one more unit, report it and exit.
 func analyze(url, journal string) (code int, err error) {
 	stop, orders := make(chan os.Signal, 1), make(chan order)
 	signal.Notify(stop, syscall.SIGTERM)
 	text, err := io.ReadAll(os.Stdin)
 	fd, badFD := strconv.Atoi(os.Getenv("REPORT_FD"))
+	replies, noReplies := strconv.Atoi(os.Getenv("REPLY_FD"))
 	p := program{reports: os.NewFile(uintptr(fd), "reports")}
-	if err = errors.Join(err, badFD, json.Unmarshal(text, &p.job)); err != nil {
+	p.replies = json.NewDecoder(os.NewFile(uintptr(replies), "replies"))
+	if err = errors.Join(err, badFD, noReplies, json.Unmarshal(text, &p.job)); err != nil {
+		return 1, err
+	}
+	if err := p.charge(url+"/charge", text); err != nil {
 		return 1, err
 	}
 
@@ -214,4 +255,50 @@ func (p *program) do(next order) error {
 	_, err := fmt.Fprintf(p.reports, `{"progress":%g,"checkpoint":{"unit":%d,"token":%d}}`+"\n",
 		float64(next.Unit)/float64(next.Of), next.Unit, p.Token)
 	return err
+}
+
+// charge charges once, as a marked act.
+func (p *program) charge(url string, request []byte) error {
+	state, err := p.mark(`"ack":1`)
+	if err != nil || state == "done" {
+		return err
+	}
+	if state == "uncertain" {
+		return errors.New("an earlier attempt may have charged")
+	}
+	if err := post(url, request); err != nil {
+		return err
+	}
+	_, err = p.mark(`"done":true,"ack":2`)
+	return err
+}
+
+// post sends a request to the test.
+func post(url string, request []byte) error {
+	response, err := http.Post(url, "application/json", bytes.NewReader(request))
+	if err != nil {
+		return err
+	}
+	if err := response.Body.Close(); err != nil || response.StatusCode != http.StatusOK {
+		return errors.Join(err, errors.New(url+": "+response.Status))
+	}
+	return nil
+}
+
+// mark writes a line about the act, and returns the reply to it.
+func (p *program) mark(what string) (state string, err error) {
+	if _, err := fmt.Fprintln(p.reports, `{"effect":"charge",`+what+`}`); err != nil {
+		return "", err
+	}
+	var reply struct {
+		Error string
+		Act   struct{ State string } `json:"effect"`
+	}
+	if err := p.replies.Decode(&reply); err != nil {
+		return "", err
+	}
+	if reply.Error != "" {
+		return "", errors.New(reply.Error)
+	}
+	return reply.Act.State, nil
 }
