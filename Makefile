@@ -73,14 +73,14 @@ demo: ## the demo of the README
 
 # What docs/proofs.md and docs/scale.md describe, with figures.
 explore: ## search interleavings of workers (DEPTH, ONWARD)
-	EXPLORE_DEPTH=$(DEPTH) EXPLORE_DEVIATIONS=3 EXPLORE_ONWARD=$(ONWARD) go test -count=1 -v -timeout 60m -run 'Interleaving|Search' ./internal/testing/proof
+	EXPLORE_DEPTH=$(DEPTH) EXPLORE_DEVIATIONS=3 EXPLORE_ONWARD=$(ONWARD) go test -count=1 -v -timeout 60m -run '^TestSearch' ./internal/testing/proof
 
 # The functions from the request to the store, and their limits.
 frames: ## the functions from a request to the store, and their limits
 	go test -count=1 -v -run '^TestFrames$$' ./worker
 
 simulate: ## workers simulated from 50,000 seeds (SEEDS)
-	cd internal/testing/proof && SIMULATE_SEEDS=$(SEEDS) go test -count=1 -timeout 30m -run 'Seed|Outage|Crash'
+	cd internal/testing/proof && SIMULATE_SEEDS=$(SEEDS) go test -count=1 -timeout 30m -run '^TestSimulation'
 
 scale: ## the worker with many analyses, with figures
 	SCALE=1 go test -count=1 -v -timeout 60m -run '^TestScale$$' ./worker

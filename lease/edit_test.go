@@ -18,14 +18,14 @@ func TestUnknownOutcome(t *testing.T) {
 		swap, load fault // of the first Swap, and of the Load that resolves it
 		swaps      int   // of a write that resolves; one more where the first was not ours
 	}{
-		"the reply was lost after the commit":         {leasetest.DropAfter, leasetest.None, 1},
-		"and the resolving read was lost too":         {leasetest.DropAfter, leasetest.DropAfter, 1},
-		"it was lost before the commit":               {leasetest.DropBefore, leasetest.None, 2},
+		"the reply was lost after the commit":         {leasetest.ReplyLost, leasetest.None, 1},
+		"and the resolving read was lost too":         {leasetest.ReplyLost, leasetest.ReplyLost, 1},
+		"it was lost before the commit":               {leasetest.RequestLost, leasetest.None, 2},
 		"it was applied only after the next read":     {leasetest.Late, leasetest.Deliver, 2},
-		"it was sent twice":                           {leasetest.Duplicate, leasetest.None, 1},
+		"it was sent twice":                           {leasetest.SentTwice, leasetest.None, 1},
 		"it got ErrConflict although nothing changed": {leasetest.Conflict, leasetest.None, 2},
 		"it was refused":                              {leasetest.Refuse, leasetest.None, 1},
-		"it was refused, and the read was lost":       {leasetest.Refuse, leasetest.DropBefore, 1},
+		"it was refused, and the read was lost":       {leasetest.Refuse, leasetest.RequestLost, 1},
 		"it was refused although it had landed":       {leasetest.RefuseAfter, leasetest.None, 1},
 		"it was slow and then applied":                {leasetest.SlowRequest, leasetest.None, 1},
 		"it was dropped by a peer that never reads":   {leasetest.SlowFailure, leasetest.None, 2},
@@ -142,7 +142,7 @@ func TestEdit(t *testing.T) {
 	// Another operator's write may equal this one, which the record cannot show.
 	for first, load := range map[leasetest.Fault]leasetest.Fault{
 		leasetest.Conflict:  leasetest.None,
-		leasetest.DropAfter: leasetest.None,
+		leasetest.ReplyLost: leasetest.None,
 		leasetest.Late:      leasetest.Deliver,
 	} {
 		inBubble(t, "an unmarked write is made again unless it may have arrived, "+string(first), func(w *fixture) {
@@ -175,7 +175,7 @@ func TestEdit(t *testing.T) {
 		last        error // of the last call
 	}{
 		"conflict":     {leasetest.Conflict, 240, 2000, lease.ErrConflict},
-		"dropped":      {leasetest.DropBefore, 30, 200, leasetest.ErrDropped},
+		"dropped":      {leasetest.RequestLost, 30, 200, leasetest.ErrDropped},
 		"slow failure": {leasetest.SlowFailure, 15, 60, leasetest.ErrDropped},
 		"unavailable":  {leasetest.Unavailable, 1, 1, context.DeadlineExceeded},
 	} {
@@ -266,8 +266,8 @@ func TestEdit_Exclude(t *testing.T) {
 		swaps, tries int             // tries of Exclude
 	}{
 		"it succeeds":                                    {nil, none, 2, 1},
-		"its reply is lost":                              {faults{leasetest.DropAfter}, none, 2, 2},
-		"it is dropped":                                  {faults{leasetest.DropBefore}, none, 2, 2},
+		"its reply is lost":                              {faults{leasetest.ReplyLost}, none, 2, 2},
+		"it is dropped":                                  {faults{leasetest.RequestLost}, none, 2, 2},
 		"it meets a conflict":                            {faults{conflict}, none, 2, 2},
 		"it is refused although it has landed":           {faults{leasetest.RefuseAfter}, none, 2, 1},
 		"it is refused, and the Swap too":                {faults{refuse}, refuse, 3, 1},
@@ -299,7 +299,7 @@ func TestEdit_Exclude(t *testing.T) {
 // unknown, and then it stays unknown.
 func TestEdit_Unknown(t *testing.T) {
 	type faults = []leasetest.Fault
-	const conflict, dropped = leasetest.Conflict, leasetest.DropBefore
+	const conflict, dropped = leasetest.Conflict, leasetest.RequestLost
 	for name, c := range map[string]struct {
 		swaps, excludes faults
 		unknown         bool

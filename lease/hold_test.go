@@ -91,7 +91,7 @@ func (w *fixture) wantLostAt(want time.Duration, h *lease.Hold[job]) {
 // Trust ends at t + (E − S) − margin: 270 s after the last reading, whatever the calls to the store do.
 func TestHold_Trust(t *testing.T) {
 	for _, fault := range []leasetest.Fault{
-		leasetest.Unavailable, leasetest.SlowFailure, leasetest.DropBefore, leasetest.Conflict, leasetest.Refuse,
+		leasetest.Unavailable, leasetest.SlowFailure, leasetest.RequestLost, leasetest.Conflict, leasetest.Refuse,
 	} {
 		inBubble(t, "the watchdog needs no store, "+string(fault), func(w *fixture) {
 			w.faulty.Delay = time.Hour // a call comes back long after its context ended
@@ -285,7 +285,7 @@ func TestHold_SendLost(t *testing.T) {
 		taken  leasetest.Op // before the first of these
 		answer string
 	}{
-		"the reply is lost":            {leasetest.DropAfter, leasetest.Load, "sent lost unknown"},
+		"the reply is lost":            {leasetest.ReplyLost, leasetest.Load, "sent lost unknown"},
 		"the lease is taken before":    {leasetest.None, leasetest.Swap, "sent lost"},
 		"the store refuses the change": {leasetest.Refuse, leasetest.Load, "sent lost"},
 	} {
@@ -338,7 +338,7 @@ func TestHold_End(t *testing.T) {
 		inBubble(t, name+" writes what was sent", func(w *fixture) {
 			h := w.acquire()
 			w.send(h, "sent", time.Hour)
-			w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
+			w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.ReplyLost))
 			check(w, h.End(w.Context(), end))
 			w.wantAnswers("sent")
 			w.wantNote("sent")
@@ -403,7 +403,7 @@ func TestHold_End(t *testing.T) {
 	// Another has acquired and released the lease since the try that was dropped.
 	inBubble(t, "a release is not taken for another's", func(w *fixture) {
 		h := w.acquire()
-		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropBefore))
+		w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.RequestLost))
 		w.rewrite(func(j *job) { j.Lease = lease.Lease{Token: 2, Attempts: 2} })
 		wantLost(w, w.release(h, "mine"), lease.Taken)
 	})
@@ -418,7 +418,7 @@ func TestHold_Renew(t *testing.T) {
 			w.at(acquired)
 			for range unseen {
 				ctx, cancel := context.WithTimeout(w.Context(), time.Microsecond)
-				w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
+				w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.ReplyLost))
 				wantErr(w, h.Renew(ctx), lease.ErrUnavailable)
 				cancel()
 			}

@@ -42,7 +42,7 @@ func TestLoss(t *testing.T) {
 	// Else a body that ignores its cancellation would hold the lease for ever.
 	inBubble(t, "a lease that was not renewed in time stays lost", func(w *fixture) {
 		h := w.acquire()
-		w.faulty.SetPlan(leasetest.Every(leasetest.Swap, leasetest.DropBefore))
+		w.faulty.SetPlan(leasetest.Every(leasetest.Swap, leasetest.RequestLost))
 		time.AfterFunc(280*time.Second, func() { w.faulty.SetPlan(nil) })
 		wantLost(w, w.run(h, func(context.Context) {
 			w.at(2000 * time.Second)
@@ -154,7 +154,7 @@ func TestHold_Stolen(t *testing.T) {
 	} {
 		inBubble(t, name, func(w *fixture) {
 			w.memory.Put("a", job{Lease: c.was})
-			w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter)) // written, and its reply lost
+			w.faulty.SetPlan(leasetest.On(leasetest.Swap, leasetest.ReplyLost)) // written, and its reply lost
 			same(w, c.want, w.acquire().Stolen())
 		})
 	}

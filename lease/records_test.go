@@ -85,7 +85,7 @@ func TestRecords_AcquireUnknown(t *testing.T) {
 		inBubble(t, name, func(w *fixture) {
 			w.records = w.recordsOn(w.faulty, lease.Policy{MaxAttempts: 2})
 			w.rewrite(func(j *job) { j.Lease = c.before })
-			dropped := leasetest.On(leasetest.Swap, leasetest.DropAfter)
+			dropped := leasetest.On(leasetest.Swap, leasetest.ReplyLost)
 			w.faulty.SetPlan(leasetest.Any(dropped, before(leasetest.Load, 2, func() { w.rewrite(c.others) })))
 			_, got, err := w.records.Acquire(w.Context(), "a", "w/1", lease.OnlyLease, w.noting("set"))
 			if held, ok := errors.AsType[*lease.HeldError](err); ok {
@@ -95,7 +95,7 @@ func TestRecords_AcquireUnknown(t *testing.T) {
 			}
 			w.wantRecord(c.after)
 			w.wantSame(got)
-			w.wantFaults(leasetest.DropAfter)
+			w.wantFaults(leasetest.ReplyLost)
 		})
 	}
 }

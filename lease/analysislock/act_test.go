@@ -123,7 +123,7 @@ func TestResolve(t *testing.T) {
 			d.Acts, d.OpenActs, d.Lock.Token = analysislock.Acts{"charge": started(1), "mail": *done("1")}, 1, 1
 			state(d)
 		})
-		w.faulty().SetPlan(leasetest.On(leasetest.Swap, leasetest.DropBefore, leasetest.DropAfter))
+		w.faulty().SetPlan(leasetest.On(leasetest.Swap, leasetest.RequestLost, leasetest.ReplyLost))
 		d := w.doc()
 		seen := &analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}
 		_, err := w.locks.Resolve(w.Context(), "x", "", seen, act, answer, "task")
@@ -214,7 +214,7 @@ func TestResolve_Unknown(t *testing.T) {
 	}
 
 	// While an operator answers, a later attempt begins the act again, and dies too.
-	for _, fault := range []leasetest.Fault{leasetest.DropBefore, leasetest.None} {
+	for _, fault := range []leasetest.Fault{leasetest.RequestLost, leasetest.None} {
 		inBubble(t, "an answer does not erase a later marker, "+string(fault), func(w *fixture) {
 			w.rewrite(func(d *analysis) { d.Acts = analysislock.Acts{"charge": started(1)} })
 			w.faulty().SetPlan(func(c leasetest.Call) leasetest.Fault {
@@ -248,7 +248,7 @@ func TestActs_Commit(t *testing.T) {
 		w.check(w.run(h, func() {
 			w.begin(h, "charge")
 			time.Sleep(time.Second)
-			s.SetPlan(leasetest.Always(leasetest.DropBefore))
+			s.SetPlan(leasetest.Always(leasetest.RequestLost))
 			w.ends(h, "charge", "end", done("1"))
 			w.ends(h, "charge", "again", done("1"))
 			time.Sleep(time.Second)

@@ -63,7 +63,7 @@ func TestAcquire(t *testing.T) {
 				time.Sleep(left - time.Millisecond)
 			}
 			time.Sleep(time.Millisecond)
-			s.SetPlan(leasetest.On(leasetest.Swap, leasetest.DropAfter))
+			s.SetPlan(leasetest.On(leasetest.Swap, leasetest.ReplyLost))
 			acq, d := w.acquire("w/2"), w.doc()
 			same(w, want.Code, acq.Reason)
 			same(w, lease.Grant{Owner: "w/2", Token: 3}, acq.Grant)

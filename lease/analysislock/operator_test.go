@@ -112,7 +112,7 @@ func TestCancel(t *testing.T) {
 				}
 			})
 			was := w.doc()
-			w.faulty().SetPlan(leasetest.On(leasetest.Swap, leasetest.DropBefore)) // then it is made again
+			w.faulty().SetPlan(leasetest.On(leasetest.Swap, leasetest.RequestLost)) // then it is made again
 			before, err := w.locks.Cancel(w.Context(), "x", "ana", nil)
 			wantErr(w, err, c.err)
 			same(w, c.status, before.Status)

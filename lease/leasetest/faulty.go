@@ -27,25 +27,8 @@ type Call struct {
 	N  int // counts the calls of this Op under this plan, from 1
 }
 
-// Fault is a way in which a call fails.
-type Fault string
-
-// The faults. Late and Duplicate are faults of writes.
-const (
-	None        Fault = ""
-	DropBefore  Fault = "drop before"  // not applied; ErrDropped
-	DropAfter   Fault = "drop after"   // applied, the reply lost; ErrDropped
-	Late        Fault = "late"         // applied only by the next Deliver; ErrDropped
-	Deliver     Fault = "deliver"      // applies late calls after this call, before its reply
-	Unavailable Fault = "unavailable"  // not applied; returns the context's error when the context ends
-	SlowFailure Fault = "slow failure" // not applied; ErrDropped after Delay, even if the context has ended
-	SlowRequest Fault = "slow request" // applied after Delay, even if the context has ended
-	SlowReply   Fault = "slow reply"   // applied at once, returns after Delay, even if the context has ended
-	Duplicate   Fault = "duplicate"    // sent twice; returns the second reply
-	Refuse      Fault = "refuse"       // not applied; ErrRefused
-	RefuseAfter Fault = "refuse after" // applied; ErrRefused
-	Conflict    Fault = "conflict"     // not applied; ErrConflict
-)
+// Deliver is no fault: it applies the Late calls after this call, before its reply.
+const Deliver Fault = "deliver"
 
 // Plan chooses the fault of each call. It is called once a call, by one
 // goroutine at a time.
@@ -87,10 +70,12 @@ func Any(plans ...Plan) Plan {
 	}
 }
 
-// ErrDropped is returned by a call whose outcome is unknown.
+// ErrDropped is returned by a call whose outcome is unknown: one with RequestLost, ReplyLost, Late or SlowFailure.
 var ErrDropped = errors.New("leasetest: connection dropped")
 
-// Faulty is a Store whose calls fail by a Plan. Make it with NewFaulty.
+// Faulty is a Store whose calls fail by a Plan. Make it with NewFaulty. Refuse and RefuseAfter return
+// lease.ErrRefused, Conflict lease.ErrConflict, and Unavailable the context's error when the context ends. A slow
+// call does not end with its context. Late and SentTwice are for writes: a Late one is applied by Deliver.
 type Faulty[D any] struct {
 	// Delay is how long slow calls take; time.Second if zero. Set it before any call.
 	Delay time.Duration
@@ -180,7 +165,7 @@ func (f *Faulty[D]) call(ctx context.Context, op Op,
 	fault := f.next(op)
 
 	switch fault {
-	case DropBefore, Refuse, Conflict:
+	case RequestLost, Refuse, Conflict:
 		return lease.Cell[D]{}, failure(op, fault)
 	case Unavailable:
 		<-ctx.Done()
@@ -196,20 +181,20 @@ func (f *Faulty[D]) call(ctx context.Context, op Op,
 	case SlowRequest:
 		time.Sleep(delay)
 		ctx = context.WithoutCancel(ctx)
-	case Duplicate:
+	case SentTwice:
 		_, _ = do(ctx)
 	}
 
 	c, err := do(ctx)
 	switch fault {
-	case DropAfter, RefuseAfter:
+	case ReplyLost, RefuseAfter:
 		return lease.Cell[D]{}, failure(op, fault)
 	case Deliver:
 		f.Deliver()
 	case SlowReply:
 		time.Sleep(delay)
 	}
-	if err == nil && (fault == SlowRequest || fault == Duplicate) {
+	if again := fault == SlowRequest || fault == SentTwice; again && err == nil {
 		c.Asked = asked // the caller's start, not the wrapped store's
 	}
 	return c, err

@@ -63,10 +63,11 @@ func fileSuite() leasetest.Suite[job] {
 	return s
 }
 
-func TestFilePassesTheSuite(t *testing.T) { leasetest.Run(t, fileSuite()) }
-
-func TestFilePassesTheSuiteInRealTime(t *testing.T) {
-	s := fileSuite()
-	s.TTL, s.Bubble = 2*time.Second, false
-	leasetest.Run(t, s)
+func TestRun_File(t *testing.T) {
+	t.Run("in virtual time", func(t *testing.T) { leasetest.Run(t, fileSuite()) })
+	t.Run("in real time", func(t *testing.T) {
+		s := fileSuite()
+		s.TTL, s.Bubble = 2*time.Second, false
+		leasetest.Run(t, s)
+	})
 }

@@ -7,6 +7,6 @@ import (
 	"taskguard/lease/leasetest"
 )
 
-func TestMemoryPassesTheSuite(t *testing.T) {
+func TestRun_Memory(t *testing.T) {
 	leasetest.Run(t, suite(func() lease.Store[job] { return &lease.Memory[job]{} }))
 }

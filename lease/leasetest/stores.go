@@ -13,19 +13,19 @@ import (
 // storeCases test Load and Swap.
 func storeCases[D any]() []testCase[D] {
 	return []testCase[D]{
-		{name: "Store/EachReplyHasItsTimeAndSwapReturnsTheCellForTheNextSwap", run: replies[D], waits: true},
-		{name: "Store/SwapOfAStaleCellIsAConflictAndChangesNothing", run: func(b *fixture[D]) {
+		{name: "Store/each reply has its time, and Swap returns the cell for the next", run: replies[D], waits: true},
+		{name: "Store/a Swap of a stale cell is a conflict, and changes nothing", run: func(b *fixture[D]) {
 			conflict(b, func() { b.takeOver("w/1") })
 		}},
-		{name: "Store/SwapDoesNotRecreateADeletedRecord", run: func(b *fixture[D]) {
+		{name: "Store/a Swap does not recreate a deleted record", run: func(b *fixture[D]) {
 			conflict(b, func() { b.Delete(b.T, b.store, key) })
 		}},
-		{name: "Store/SwapAfterADeletionAndRecreationIsAConflict", run: func(b *fixture[D]) {
+		{name: "Store/a Swap after a deletion and recreation is a conflict", run: func(b *fixture[D]) {
 			conflict(b, func() { b.Delete(b.T, b.store, key); b.Create(b.T, b.store, key) })
 		}},
-		{name: "Store/SwapAfterAnotherProgramsWriteIsAConflictAndKeepsIt", run: afterTouch[D]},
-		{name: "Store/EveryPartOfALeaseIsKept", run: roundTrip[D]},
-		{name: "Store/AnEndedContextIsAnError", run: ended[D]},
+		{name: "Store/a Swap after another program's write is a conflict, and keeps it", run: afterTouch[D]},
+		{name: "Store/every part of a lease is kept", run: roundTrip[D]},
+		{name: "Store/an ended context is an error", run: ended[D]},
 	}
 }
 

@@ -85,12 +85,12 @@ func (s Suite[D]) cases(t *testing.T) (all []testCase[D]) {
 
 	all = append(storeCases[D](), leaseCases[D]()...)
 	all = append(all, testCase[D]{
-		name: "Lease/Of128AtOnceOneAcquiresAndTheOthersFindItHeld",
+		name: "Lease/of 128 at once one acquires, and the others find it held",
 		run:  func(b *fixture[D]) { acquireAtOnce(b, 128) },
 	})
 	if excluder {
 		for _, c := range leaseCases[D]() {
-			c.name, c.exclusive = c.name+"InsideExclude", true
+			c.name, c.exclusive = c.name+", in Exclude", true
 			all = append(all, c)
 		}
 	}

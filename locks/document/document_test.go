@@ -119,7 +119,7 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			if c.Op == leasetest.Load && c.N == 2 {
 				acquire(t, l, "r", "s/2")
 			}
-			return leasetest.On(leasetest.Swap, leasetest.DropAfter)(c)
+			return leasetest.On(leasetest.Swap, leasetest.ReplyLost)(c)
 		})
 		if freed, err := on(t, lost).Release(t.Context(), "r", "s/1"); err != nil || !freed || lost.Calls(leasetest.Load) != 2 {
 			t.Errorf("%v, %v", freed, err)
@@ -130,7 +130,7 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			if c.Op == leasetest.Swap && c.N == 2 {
 				acquire(t, l, "r", "s/2")
 			}
-			return leasetest.On(leasetest.Swap, leasetest.None, leasetest.DropBefore)(c)
+			return leasetest.On(leasetest.Swap, leasetest.None, leasetest.RequestLost)(c)
 		})
 		if got, err := on(t, lost).Acquire(t.Context(), "r", "s/1"); !errors.As(err, new(*HeldError)) || got.Mine {
 			t.Errorf("%+v, %v; want held", got, err)

@@ -80,7 +80,7 @@ func TestAFailedCallDoesNotChangeTheOutcome(t *testing.T) {
 	for name, op := range operations {
 		for _, on := range []leasetest.Op{leasetest.Load, leasetest.Swap} {
 			for nth := range 2 {
-				for _, f := range []leasetest.Fault{leasetest.DropBefore, leasetest.DropAfter, leasetest.SlowFailure, leasetest.SlowRequest, leasetest.SlowReply, leasetest.Duplicate, leasetest.Conflict} {
+				for _, f := range []leasetest.Fault{leasetest.RequestLost, leasetest.ReplyLost, leasetest.SlowFailure, leasetest.SlowRequest, leasetest.SlowReply, leasetest.SentTwice, leasetest.Conflict} {
 					t.Run(fmt.Sprintf("%s/%s %d/%s", name, on, nth+1, f), func(t *testing.T) {
 						synctest.Test(t, func(t *testing.T) { faults += op.run(t, on, nth, f) })
 					})

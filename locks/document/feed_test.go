@@ -218,7 +218,7 @@ var runCases = map[string]func(t *testing.T, n *feedTest){
 	"AFailedReadingAtTheExpiryIsRepeated": func(t *testing.T, n *feedTest) {
 		sub := n.startWith(t)
 		n.interrupt()
-		n.faulty.SetPlan(leasetest.Every(leasetest.Load, leasetest.DropBefore))
+		n.faulty.SetPlan(leasetest.Every(leasetest.Load, leasetest.RequestLost))
 		time.Sleep(45 * time.Second)
 		want(t, sub, "")
 		n.faulty.SetPlan(nil)

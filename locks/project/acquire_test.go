@@ -45,7 +45,7 @@ func TestAcquire(t *testing.T) {
 
 	inBubble(t, "an abort leaves nothing behind", true, func(s *fixture) {
 		// The write is applied and its reply is lost: only the clean-up finds the record.
-		dropped := leasetest.Every(leasetest.Swap, leasetest.DropAfter)
+		dropped := leasetest.Every(leasetest.Swap, leasetest.ReplyLost)
 		s.remote.SetPlan(leasetest.Any(dropped, leasetest.On(leasetest.Load, leasetest.None, leasetest.Unavailable)))
 		why := errors.New("the user left")
 		ctx, cancel := context.WithCancelCause(s.Context())

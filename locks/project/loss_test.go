@@ -159,7 +159,7 @@ func TestLoss(t *testing.T) {
 	})
 
 	short := options{TTL: 2 * time.Second}
-	dropped, hangs := leasetest.On(leasetest.Swap, leasetest.DropBefore), leasetest.Always(leasetest.SlowFailure)
+	dropped, hangs := leasetest.On(leasetest.Swap, leasetest.RequestLost), leasetest.Always(leasetest.SlowFailure)
 	for name, c := range map[string]struct {
 		after time.Duration
 		plan  leasetest.Plan

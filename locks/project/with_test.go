@@ -110,7 +110,7 @@ func TestRelease(t *testing.T) {
 	inBubble(t, "one that fails is tried again", true, func(s *fixture) {
 		ls := s.acquired(s.Locker, options{})
 		s.reported()
-		dropped := leasetest.On(leasetest.Swap, leasetest.DropAfter)
+		dropped := leasetest.On(leasetest.Swap, leasetest.ReplyLost)
 		s.remote.SetPlan(leasetest.Any(dropped, leasetest.On(leasetest.Load, leasetest.None, leasetest.Unavailable)))
 		s.released(s.Locker, ls)
 		s.wantEvents("release-requested, attempt web-lock 0, release-failed 0 false, error release-failed true",

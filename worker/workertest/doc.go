@@ -6,7 +6,7 @@
 // [Run] runs the Run of a [worker.Kind] in virtual time, in many schedules. [RunHandler] does the same for
 // an HTTP handler. A schedule has steps: each delivery, each commit to the document, each booking, each act
 // and each answer. The first schedules try each fault at each step. The others have up to four faults,
-// which a seed draws. The faults are:
+// which a seed draws. The faults are, in the words of [leasetest.Fault]:
 //
 //   - crash before, crash after: the process dies before the step happens, or after it and before the
 //     process learns of it. From then on it does nothing that the world outside sees.

@@ -21,19 +21,20 @@ import (
 
 	"taskguard/internal/testing/proof"
 	"taskguard/lease/analysislock"
+	"taskguard/lease/leasetest"
 	"taskguard/worker"
 )
 
-// The faults of a step.
+// The faults of a step, in the words of leasetest.Fault.
 const (
-	crashBefore = "crash before"
-	crashAfter  = "crash after"
-	replyLost   = "reply lost"
-	lateDuring  = "late, during the next run"
-	lateAfter   = "late, after the next run"
-	gateway     = "answered 504"
-	stopped     = "SIGTERM"
-	doubled     = "delivered twice"
+	crashBefore = string(leasetest.CrashBefore)
+	crashAfter  = string(leasetest.CrashAfter)
+	replyLost   = string(leasetest.ReplyLost)
+	lateDuring  = string(leasetest.Late) + ", during the next run"
+	lateAfter   = string(leasetest.Late) + ", after the next run"
+	gateway     = string(leasetest.Gateway)
+	stopped     = string(leasetest.Stop)
+	doubled     = string(leasetest.DeliveredTwice)
 )
 
 // The kinds of steps that are no commit.

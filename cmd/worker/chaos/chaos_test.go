@@ -20,6 +20,7 @@ import (
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/internal/testing/proof"
 	"taskguard/lease/analysislock"
+	"taskguard/lease/leasetest"
 	"taskguard/repo"
 )
 
@@ -75,9 +76,8 @@ type chaos struct {
 	environment []string
 
 	mu      sync.Mutex
-	counts  map[string]int
+	counts  map[figure]int
 	started int                  // workers
-	killers int                  // analyses whose programs kill their worker
 	commits map[int]string       // that workers run, by number
 	runs    []*run               // all
 	pauses  map[int][]proof.Span // of workers, by number
@@ -91,7 +91,7 @@ type chaos struct {
 func newChaos(t *testing.T, size size) *chaos {
 	t.Helper()
 	c := &chaos{
-		size: size, began: time.Now(), journal: filepath.Join(t.TempDir(), "journal"), counts: map[string]int{},
+		size: size, began: time.Now(), journal: filepath.Join(t.TempDir(), "journal"), counts: map[figure]int{},
 		commits: map[int]string{}, pauses: map[int][]proof.Span{},
 		charges: map[string]int{}, charged: map[string]bool{}, denied: map[string]int{},
 	}
@@ -140,7 +140,7 @@ func (c *chaos) locked(do func()) {
 	do()
 }
 
-func (c *chaos) add(what string) { c.locked(func() { c.counts[what]++ }) }
+func (c *chaos) add(what figure) { c.locked(func() { c.counts[what]++ }) }
 
 func (c *chaos) check(err error) {
 	if err != nil {
@@ -165,27 +165,21 @@ func TestChaos(t *testing.T) {
 	size := sizeOf(t)
 	t.Logf("CHAOS_SEED=%d: %+v", size.seed, size)
 	c := newChaos(t, size)
-	calm, stop := c.begin(t)
+	stop := c.begin(t)
 	c.createAnalyses(t)
 	c.injectFaults(t, nil)
 	ended := c.since()
 	c.awaitAll(t)
-	calm()
-	settled := c.since()
-	c.runKillers(t)
+	t.Logf("%v of faults, %v until all was READY", ended.Round(time.Second), (c.since() - ended).Round(time.Second))
 	c.drain(t)
 	stop()
-	t.Logf("%v of faults, %v until all was READY, %v with killers", ended.Round(time.Second),
-		(settled - ended).Round(time.Second), (c.since() - settled).Round(time.Second))
 	c.judgeAll(t, expected)
 }
 
-// begin starts the workers, and what is done all the time beside them. calm ends the requeues of what the faults have
-// made FAILED, and stop ends everything.
-func (c *chaos) begin(t *testing.T) (calm, stop func()) {
+// begin starts the workers, and what is done all the time beside them. stop ends everything.
+func (c *chaos) begin(t *testing.T) (stop func()) {
 	t.Helper()
 	throughout, done := context.WithCancel(context.WithoutCancel(t.Context()))
-	faulty, calm := context.WithCancel(throughout)
 	var others sync.WaitGroup
 	stop = func() {
 		done()
@@ -196,11 +190,10 @@ func (c *chaos) begin(t *testing.T) (calm, stop func()) {
 		check(t, c.startIn(s))
 		others.Go(func() { c.keepRunning(throughout, s) })
 	}
-	for _, other := range []func(context.Context){c.recover, c.answerActs, c.watchMachine} {
+	for _, other := range []func(context.Context){c.recover, c.answerActs, c.requeueCrashed, c.watchMachine} {
 		others.Go(func() { other(throughout) })
 	}
-	others.Go(func() { c.requeueCrashed(faulty) })
-	return calm, stop
+	return stop
 }
 
 // awaitAll waits until all analyses are READY.
@@ -239,7 +232,7 @@ func (c *chaos) duplicates() func(*cloudtaskspb.Task) []time.Duration {
 	return func(*cloudtaskspb.Task) (again []time.Duration) {
 		c.locked(func() {
 			if n++; n%10 == 0 {
-				c.counts["duplicates"]++
+				c.counts[leasetest.DeliveredTwice]++
 				again = []time.Duration{between(r, 0, c.ttl)}
 			}
 		})
@@ -257,7 +250,7 @@ func (c *chaos) recover(ctx context.Context) {
 		address := c.slots[r.IntN(len(c.slots))].worker().serving.Address
 		if answer, err := client.Post("http://"+address+"/internal/tasks/recover", "", nil); err == nil {
 			_ = answer.Body.Close()
-			c.add(fmt.Sprint("recoveries answered ", answer.StatusCode))
+			c.add(figure(fmt.Sprint("recoveries answered ", answer.StatusCode)))
 		}
 	}
 }

@@ -1,10 +1,9 @@
 // Package chaos tests the worker as processes, against a Firestore whose calls
 // fail as a network's do. It has nothing but tests and is in no binary.
 //
-// A proxy stands between the workers and Firestore. It loses the reply to a
-// commit that was applied, drops a commit, applies one after the reading that was
-// to resolve it, sends one twice, delays one, or lets nothing pass for a time; it keeps the history
-// of what was applied, and package proof judges that. Each worker, and the operator, calls the
+// A proxy stands between the workers and Firestore. It injects faults, in the words of leasetest.Fault: a reply or
+// a request of a commit is lost, a commit is late, which is after the reading that was to resolve it, sent twice or
+// slow, or Firestore is unavailable. It keeps the history of what was applied, and package proof judges that. Each worker, and the operator, calls the
 // proxy at a different address. The analyzer is a program, which a worker starts
 // for each run; a server in the test sets its pace. It does small units of work. It writes
 // each to a journal, and then reports it as its checkpoint. Some runs fail temporarily.
@@ -28,9 +27,7 @@
 // loses replies, and may take longer than the TTL. The operator answers uncertain acts. There is
 // one charge, and one more at most for each of his answers that there was none.
 //
-// When all are READY and there are no more faults, two analyses kill every worker that runs them, beside eight that
-// do not. The two end FAILED as crashed, after four attempts at most, and the eight READY. Before that, an operator
-// requeues what the test's own kills have made FAILED as crashed.
+// An operator requeues what the test's own kills have made FAILED as crashed.
 //
 // Each run must get the newest checkpoint that was committed before its acquisition, and
 // only the lock's holder may commit one. The next run repeats no unit of a run that

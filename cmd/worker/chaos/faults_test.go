@@ -15,6 +15,8 @@ import (
 	"taskguard/internal/testing/proof"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/lease/leasetest"
+	"taskguard/repo"
 )
 
 // injectFaults injects faults for the duration, and does beside them what is given, if anything. It returns when all
@@ -72,13 +74,16 @@ func (c *chaos) target(slots []*slot, r *rand.Rand) (p *process, victim run) {
 
 func (c *chaos) kill(_ context.Context, p *process, _ run) {
 	p.kill()
-	c.add("kill -9")
+	c.add(leasetest.Crash)
 }
 
 func (c *chaos) stop(_ context.Context, p *process, _ run) {
 	c.check(p.terminate())
-	c.add("SIGTERM")
+	c.add(leasetest.Stop)
 }
+
+// takenOver counts the pauses in which another worker took the run over.
+const takenOver = leasetest.Pause + ", and taken over"
 
 // pause stops a worker for longer than the TTL and, if it has a run, until a duplicate
 // delivery has taken the run over. Then it waits until the worker has hung up.
@@ -93,23 +98,23 @@ func (c *chaos) pause(ctx context.Context, p *process, victim run) {
 	for !superseded() || c.since()-from < c.ttl*5/4 {
 		if held {
 			c.check(c.queue.deliver(ctx, victim.analysis, 0))
-			c.add("duplicates")
+			c.add(leasetest.DeliveredTwice)
 		}
 		pause(ctx, c.ttl/4)
 		if !superseded() && c.since()-from > waitLimit {
-			c.check(fmt.Errorf("%s: token %d was not taken over while its worker was paused", victim.analysis, victim.token))
+			c.check(fmt.Errorf("%s: token %d was not taken over during a pause", victim.analysis, victim.token))
 			break
 		}
 	}
 
 	p.signal(syscall.SIGCONT)
-	c.add("SIGSTOP")
+	c.add(leasetest.Pause)
 	wake := c.ttl/10 + time.Second // the worker may take so long to hang up
 	c.locked(func() {
 		c.pauses[p.number] = append(c.pauses[p.number], proof.Span{From: from, Until: c.since() + wake})
 	})
 	if held {
-		c.add("SIGSTOP, and taken over")
+		c.add(takenOver)
 		pause(ctx, wake)
 	}
 }
@@ -119,24 +124,29 @@ func (c *chaos) pauseStore(ctx context.Context, r *rand.Rand) {
 	for round := 0; round == 0 || ctx.Err() == nil; round++ {
 		pause(ctx, between(r, c.ttl, c.ttl*time.Duration(min(2+4*round, 6))))
 		c.proxy.pause(between(r, c.ttl/5, c.ttl*time.Duration(min(1+round, 3))/2))
-		c.add("Firestore paused")
+		c.add(leasetest.Unavailable)
 	}
 }
 
 // faults returns the faults of calls to Firestore: one for every so many commits, of all kinds
 // equally often, and at times one for a read.
 func (c *chaos) faults() func(*call) fault {
-	kinds := []fault{{name: "commit sent twice", apply: twice}, {name: "commit slow", delay: c.ttl / 3}}
+	kinds := []fault{
+		{name: leasetest.SentTwice, apply: twice},
+		{name: leasetest.SlowRequest, delay: c.ttl / 3},
+	}
 	for _, code := range []codes.Code{codes.Unavailable, codes.DeadlineExceeded} {
-		kinds = append(kinds, fault{name: "reply lost", code: code}, fault{name: "commit dropped", apply: never, code: code},
-			fault{name: "commit applied late", apply: later, code: codes.DeadlineExceeded})
+		kinds = append(kinds,
+			fault{name: leasetest.ReplyLost, code: code},
+			fault{name: leasetest.RequestLost, apply: never, code: code},
+			fault{name: leasetest.Late, apply: later, code: codes.DeadlineExceeded})
 	}
 	r := c.random("faults")
 	used := 0
 	return func(now *call) fault {
 		switch {
 		case now.commit == nil && r.IntN(50) == 0:
-			return fault{name: "reading lost", code: codes.Unavailable}
+			return fault{name: leasetest.ReplyLost.At("load"), code: codes.Unavailable}
 		case now.commit == nil || r.IntN(c.every) != 0:
 			return fault{}
 		}
@@ -156,17 +166,17 @@ func (c *chaos) bookings() func(*call) fault {
 		kill := func() { c.killWorker(now.caller) }
 		switch n := r.IntN(100); {
 		case now.method == "GetTask" && n < 25:
-			return fault{name: "asked without an answer", apply: never, code: codes.PermissionDenied}
+			return fault{name: leasetest.Refuse.At("find"), apply: never, code: codes.PermissionDenied}
 		case now.method != "CreateTask":
 			return fault{}
 		case n < 5:
-			return fault{name: "booking lost", apply: never, code: codes.Unavailable}
+			return fault{name: leasetest.RequestLost.At("book"), apply: never, code: codes.Unavailable}
 		case n < 10:
-			return fault{name: "reply to a booking lost", code: codes.Unavailable}
+			return fault{name: leasetest.ReplyLost.At("book"), code: codes.Unavailable}
 		case n < 13:
-			return fault{name: "kill -9 before a booking", apply: never, then: kill}
+			return fault{name: leasetest.CrashBefore.At("book"), apply: never, then: kill}
 		case n < 16:
-			return fault{name: "kill -9 after a booking", then: kill}
+			return fault{name: leasetest.CrashAfter.At("book"), then: kill}
 		}
 		return fault{}
 	}
@@ -205,10 +215,33 @@ func (c *chaos) answerActs(ctx context.Context) {
 			_, err := c.operator.Resolve(ctx, d.ID, "", seen, "charge", answer, "")
 			switch {
 			case err == nil:
-				c.add(map[bool]string{true: "answered done", false: "answered not done"}[answer.Done])
+				c.add(map[bool]figure{true: "answered done", false: "answered not done"}[answer.Done])
 				c.check(c.queue.deliver(context.WithoutCancel(ctx), d.ID, 0))
 			case !errors.Is(err, lease.ErrUnavailable) && !errors.Is(err, lease.ErrConflict) && ctx.Err() == nil:
 				c.check(err)
+			}
+		}
+	}
+}
+
+// requeueCrashed requeues what is FAILED because the test has killed its worker too often, as an operator
+// does.
+func (c *chaos) requeueCrashed(ctx context.Context) {
+	for ; ctx.Err() == nil; pause(ctx, c.ttl) {
+		crashed := repo.Filter{Status: analysislock.Failed, Code: analysislock.Crashed}
+		all, _, _, err := c.operator.Page(ctx, crashed, "", 100)
+		if err != nil { // Firestore is paused, or the end
+			continue
+		}
+		for i := range all {
+			d := &all[i]
+			if d.Error.Code != analysislock.Crashed { // only its last error is
+				continue
+			}
+			seen := &analysislock.Seen{Status: d.Status, Grant: d.Lock.Grant()}
+			if _, err := c.operator.Requeue(ctx, d.ID, "", seen, false, ""); err == nil {
+				c.add("requeued after crashes")
+				c.check(c.queue.deliver(context.WithoutCancel(ctx), d.ID, 0))
 			}
 		}
 	}

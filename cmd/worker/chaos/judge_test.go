@@ -12,26 +12,32 @@ import (
 
 	"taskguard/internal/testing/proof"
 	"taskguard/lease/analysislock"
+	"taskguard/lease/leasetest"
 )
+
+// figure is an event that is counted: a fault, or anything else.
+type figure = leasetest.Fault
 
 // expected are the figures that must not be zero: without them the test proves
 // nothing. In the short run a late commit may meet no read, and a booking may meet no fault.
-var expected = []string{
-	"kill -9", "SIGTERM", "SIGSTOP", "Firestore paused", "reply lost", "commit dropped",
-	"commit sent twice", "commit slow", "duplicates", "recoveries answered 200", "steals", "runs released as continued",
-	"answered 200 already_finishedREADY", "answered 200 locked",
-	"charges without a reply", "answered done", "answered not done", "kills by an analysis",
+var expected = []figure{
+	leasetest.Crash, leasetest.Stop, leasetest.Pause, leasetest.Unavailable,
+	leasetest.ReplyLost, leasetest.RequestLost, leasetest.SentTwice,
+	leasetest.SlowRequest, leasetest.DeliveredTwice, leasetest.ReplyLost.At("charge"),
+	"recoveries answered 200", "steals", "runs released as continued",
+	"answered 200 already_finishedREADY", "answered 200 locked", "answered done", "answered not done",
 }
 
 // expectedInFull are those of a full run besides.
-var expectedInFull = []string{
-	"SIGSTOP, and taken over", "commit applied late", "runs released as shutting_down", "units repeated",
+var expectedInFull = []figure{
+	takenOver, leasetest.Late, "runs released as shutting_down", "units repeated",
 	"answered 200 retry", "answered 200 waiting", "answered 200 lock_lost",
-	"booking lost", "reply to a booking lost", "kill -9 before a booking", "kill -9 after a booking",
+	leasetest.RequestLost.At("book"), leasetest.ReplyLost.At("book"),
+	leasetest.CrashBefore.At("book"), leasetest.CrashAfter.At("book"),
 }
 
 // judgeAll judges all analyses, prints the figures, and fails if one that is wanted is zero.
-func (c *chaos) judgeAll(t *testing.T, wanted []string) {
+func (c *chaos) judgeAll(t *testing.T, wanted []figure) {
 	t.Helper()
 	for _, err := range c.errs {
 		t.Error(err)
@@ -39,10 +45,6 @@ func (c *chaos) judgeAll(t *testing.T, wanted []string) {
 	journal := readJournal(t, c.journal)
 	for i := range c.analyses {
 		c.judge(t, id(i), journal)
-	}
-
-	for i := range c.killers {
-		c.judgeKiller(t, killer(i))
 	}
 
 	c.judgeStored(t)
@@ -53,19 +55,41 @@ func (c *chaos) judgeAll(t *testing.T, wanted []string) {
 	maps.Copy(c.counts, c.proxy.counts)
 	maps.Copy(c.counts, c.queue.proxy.counts)
 	for name, n := range c.queue.answers() {
-		c.counts["answered "+name] = n
+		c.counts["answered "+figure(name)] = n
 	}
 	c.judgeRequeues(t)
 	if c.full {
 		wanted = slices.Concat(wanted, expectedInFull)
 	}
+	c.expect(t, wanted)
+	for _, name := range slices.Sorted(maps.Keys(c.counts)) {
+		t.Logf("%6d %s", c.counts[name], name)
+	}
+}
+
+// expect fails the test if a figure is zero.
+func (c *chaos) expect(t *testing.T, wanted []figure) {
+	t.Helper()
 	for _, name := range wanted {
 		if c.counts[name] == 0 {
 			t.Errorf("%s: 0; a run without it proves nothing", name)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.counts)) {
-		t.Logf("%6d %s", c.counts[name], name)
+}
+
+// judgeRequeues checks that no more was FAILED as crashed than the test's own faults can explain. It takes two
+// attempts that died alone, also after each requeue, and a fault of one worker ends one such attempt at most.
+func (c *chaos) judgeRequeues(t *testing.T) {
+	t.Helper()
+	faults := c.counts[leasetest.Unavailable] * c.workers
+	for _, f := range []leasetest.Fault{leasetest.Crash, leasetest.Stop, leasetest.Pause} {
+		faults += c.counts[f]
+	}
+	faults += c.counts[leasetest.CrashBefore.At("book")] + c.counts[leasetest.CrashAfter.At("book")]
+	requeued := c.counts["requeued after crashes"]
+	t.Logf("%d analyses requeued that %d faults of workers had made FAILED as crashed", requeued, faults)
+	if requeued > faults/2 {
+		t.Errorf("requeued %d, want at most %d: half of the faults", requeued, faults/2)
 	}
 }
 
@@ -96,7 +120,7 @@ func (c *chaos) judge(t *testing.T, id string, journal map[string]map[int64][]in
 	doc, runs := c.docs.Fields(t, id), c.of(id)
 	result, _ := doc["result"].(map[string]any)
 	token, _ := doc["lockToken"].(int64)
-	if doc["status"] != "READY" || result["token"] != token || doc["checkpoint"] != nil {
+	if ready := doc["status"] == "READY" && doc["checkpoint"] == nil; !ready || result["token"] != token {
 		t.Errorf("%s: document %v", id, doc)
 	}
 	if writes, certain := c.proxy.history(id); certain {
@@ -105,7 +129,8 @@ func (c *chaos) judge(t *testing.T, id string, journal map[string]map[int64][]in
 
 	effects, _ := doc["effects"].(map[string]any)
 	act, _ := effects["charge"].(map[string]any)
-	if n := c.charges[id]; n == 0 || n > 1+c.denied[id] || act["state"] != analysislock.ActDone {
+	n := c.charges[id]
+	if once := n > 0 && n <= 1+c.denied[id]; !once || act["state"] != analysislock.ActDone {
 		t.Errorf("%s: %d charges after %d answers that there was none; act %v", id, n, c.denied[id], act)
 	}
 
@@ -165,7 +190,7 @@ func (c *chaos) judgeHistory(t *testing.T, doc map[string]any, runs []run, write
 	}
 	c.counts["steals"] += h.Steals
 	finished := h.Finished && h.Owner == doc["finishedBy"] && h.Token == doc["lockToken"]
-	if len(h.Wrong) > 0 || !finished || attempts != doc["attempts"] {
+	if right := finished && len(h.Wrong) == 0; !right || attempts != doc["attempts"] {
 		t.Errorf("%s: %v after %d attempts and the history %+v", id, doc, attempts, h)
 	}
 
@@ -177,7 +202,7 @@ func (c *chaos) judgeHistory(t *testing.T, doc map[string]any, runs []run, write
 			}
 		}
 		if r.resumed != handed[r.token] {
-			t.Errorf("%s: token %d got the checkpoint %v, but %v was committed", id, r.token, r.resumed, handed[r.token])
+			t.Errorf("%s: token %d got checkpoint %v, want %v", id, r.token, r.resumed, handed[r.token])
 		}
 		if i+1 == len(runs) {
 			if last != c.units(id) {
@@ -189,9 +214,9 @@ func (c *chaos) judgeHistory(t *testing.T, doc map[string]any, runs []run, write
 		outcome, repeated := outcomes[r.token], max(0, last-runs[i+1].resumed.Unit)
 		c.counts["units repeated"] += repeated
 		if outcome != "" && outcome != analysislock.OutcomeLockLost {
-			c.counts["runs released as "+outcome]++
+			c.counts["runs released as "+figure(outcome)]++
 			if repeated > 0 {
-				t.Errorf("%s: token %d released its lock as %s, and %d units were repeated", id, r.token, outcome, repeated)
+				t.Errorf("%s: token %d released as %s, and %d units were repeated", id, r.token, outcome, repeated)
 			}
 		}
 	}
@@ -211,7 +236,7 @@ func (c *chaos) judgeOverlap(t *testing.T, older, newer *run) {
 	before := proof.Span{From: both.From - c.ttl, Until: both.Until}
 	stood := before.Until - before.From - before.Uncovered(c.stalls...)
 	if late > noticeTime+stood {
-		t.Errorf("%s: the run of token %d was live for %v together with that of token %d; the machine stood still for %v",
-			older.analysis, older.token, late, newer.token, stood)
+		t.Errorf("%s: tokens %d and %d both ran for %v; the machine stood still for %v",
+			older.analysis, older.token, newer.token, late, stood)
 	}
 }

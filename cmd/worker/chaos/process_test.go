@@ -131,8 +131,8 @@ func (c *chaos) startWorker(program string) (*process, error) {
 		"GOOGLE_CLOUD_PROJECT=" + c.docs.Project, "FIRESTORE_EMULATOR_HOST=" + firestore,
 		"TASK_QUEUE=" + c.queue.name, "TASK_TARGET_URL=http://worker.test", "CLOUD_TASKS_EMULATOR_HOST=" + tasks,
 		fmt.Sprintf("ANALYZER=exec:env %s=analyzer %s %s/%d %s", role, os.Args[0], c.analyzer.URL, p.number, c.journal),
-		"LOCK_TTL=" + c.ttl.String(), "LOCK_HEARTBEAT=" + (c.ttl * 2 / 5).String(), "MAX_ATTEMPTS=100000", "MAX_RUNS=40",
-		"RUN_TIMEOUT=" + c.runTimeout.String(), "CHECKPOINT_INTERVAL=1s",
+		"LOCK_TTL=" + c.ttl.String(), "LOCK_HEARTBEAT=" + (c.ttl * 2 / 5).String(),
+		"MAX_ATTEMPTS=100000", "MAX_RUNS=40", "RUN_TIMEOUT=" + c.runTimeout.String(), "CHECKPOINT_INTERVAL=1s",
 		"RETRY_MIN=4s", "RETRY_MAX=" + c.retryMax.String(),
 	}
 	p.cmd.Env = append(p.cmd.Env, c.environment...)

@@ -25,11 +25,12 @@ import (
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/internal/testing/proof"
+	"taskguard/lease/leasetest"
 )
 
 // fault is what happens to one call. The zero fault is none.
 type fault struct {
-	name  string // in the figures
+	name  leasetest.Fault // in the figures
 	apply application
 	code  codes.Code    // of the answer; OK: the server's own
 	delay time.Duration // before it is applied
@@ -59,7 +60,7 @@ type proxy struct {
 	callers   map[string]int     // by the address that they call
 	choose    func(*call) fault  // nil: no faults
 	postponed map[string][]*call // by document
-	counts    map[string]int     // of faults, by name
+	counts    map[figure]int     // of faults, by name
 	applied   []write
 	tasks     []*cloudtaskspb.Task // that were created
 	uncertain map[string]int       // commits of unknown outcome, by document
@@ -75,7 +76,7 @@ type call struct {
 	doc     string             // the id of the one document that it reads or writes
 	commit  *firestorepb.Write // of a Commit
 	task    *cloudtaskspb.Task // of a CreateTask
-	fault   string
+	fault   leasetest.Fault
 }
 
 // operator is the number of the operator as a caller. Workers count from 1.
@@ -112,7 +113,6 @@ type write struct {
 	at         time.Time                     // by Firestore's clock
 	checkpoint *checkpoint                   // nil: unchanged or deleted
 	outcome    string                        // of the last attempt, if the history changes
-	slots      map[string]*firestorepb.Value // of a key
 	fields     map[string]*firestorepb.Value // all that it sets
 	stored     []string                      // the same as emulatortest.Stored describes it
 }
@@ -121,7 +121,7 @@ type write struct {
 func (c *call) write(at time.Time) write {
 	fields := c.commit.GetUpdate().GetFields()
 	w := write{
-		doc: c.doc, at: at, Write: proof.Commit{Write: c.commit}.Read(at), slots: slotsOf(c.commit),
+		doc: c.doc, at: at, Write: proof.Commit{Write: c.commit}.Read(at),
 		fields: fields, stored: emulatortest.Stored(c.commit),
 	}
 	w.By = fmt.Sprint("worker ", c.caller)
@@ -179,9 +179,10 @@ func newProxy(t testing.TB, server string) *proxy {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	p := &proxy{
 		conn: conn, ctx: ctx, turns: make(chan struct{}, maxForwarded), callers: map[string]int{},
-		postponed: map[string][]*call{}, counts: map[string]int{}, uncertain: map[string]int{},
+		postponed: map[string][]*call{}, counts: map[figure]int{}, uncertain: map[string]int{},
 	}
-	p.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.WaitForHandlers(true), grpc.UnknownServiceHandler(p.handle))
+	p.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.WaitForHandlers(true),
+		grpc.UnknownServiceHandler(p.handle))
 	t.Cleanup(func() {
 		cancel()
 		p.server.Stop()
@@ -265,7 +266,7 @@ func (p *proxy) handle(_ any, stream grpc.ServerStream) error {
 	}
 
 	if f.code != codes.OK {
-		return status.Error(f.code, "injected: "+f.name)
+		return status.Error(f.code, "injected: "+string(f.name))
 	}
 	for _, reply := range replies {
 		if err := stream.SendMsg(&reply); err != nil {

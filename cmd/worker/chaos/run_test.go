@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"taskguard/lease/leasetest"
 )
 
 // unitTime is how long a unit of work takes.
@@ -83,7 +85,8 @@ func (c *chaos) of(id string) []run {
 func (c *chaos) prolong(victim run, most time.Duration) (live bool) {
 	c.locked(func() {
 		for _, r := range c.runs {
-			if r.analysis == victim.analysis && r.token == victim.token && r.live() {
+			same := r.analysis == victim.analysis && r.token == victim.token
+			if same && r.live() {
 				r.due, live = time.Now().Add(most), true
 			}
 		}
@@ -109,7 +112,7 @@ func (c *chaos) units(id string) int {
 // ServeHTTP is the analyzer, which sets the pace of the programs: it answers a program with a line
 // for each unit, and with the run's token as its result if the run succeeds. One run of eight
 // fails after half of the units that are left. The path is the number of the worker. It serves
-// charges too, and kills the worker for a killer.
+// charges too.
 func (c *chaos) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var got job
 	body, err := io.ReadAll(r.Body) // read in full, or the end of its connection would not be noticed
@@ -120,13 +123,8 @@ func (c *chaos) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	switch what {
-	case "charge":
+	if what == "charge" {
 		c.charge(w, got)
-		return
-	case "kill":
-		time.Sleep(killTime)
-		c.killWorker(worker)
 		return
 	}
 
@@ -177,7 +175,7 @@ func (c *chaos) charge(w http.ResponseWriter, p job) {
 		}
 	})
 	if lost {
-		c.add("charges without a reply")
+		c.add(leasetest.ReplyLost.At("charge"))
 		w.WriteHeader(http.StatusBadGateway)
 	}
 }
@@ -202,9 +200,6 @@ func analyze(url, journal string) (code int, err error) {
 	p.replies = json.NewDecoder(os.NewFile(uintptr(replies), "replies"))
 	if err = errors.Join(err, badFD, noReplies, json.Unmarshal(text, &p.job)); err != nil {
 		return 1, err
-	}
-	if strings.HasPrefix(p.Analysis, "killer") {
-		return 1, post(url+"/kill", text)
 	}
 	if err := p.charge(url+"/charge", text); err != nil {
 		return 1, err

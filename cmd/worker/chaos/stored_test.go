@@ -48,7 +48,7 @@ func (c *chaos) judgeStored(t *testing.T) {
 		if form == "" {
 			t.Errorf("%s: %s names no task as %s", body.Analysis, emulatortest.StoredFile, task.GetName())
 		}
-		c.counts["tasks named "+form]++
+		c.counts["tasks named "+figure(form)]++
 	}
 }
 

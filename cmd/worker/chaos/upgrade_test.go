@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"taskguard/lease/leasetest"
 )
 
 // before is the commit that counts as the version before this one until a version has a tag.
@@ -105,26 +107,30 @@ func TestUpgrade(t *testing.T) {
 
 // The figures that say which version continued whose run.
 const (
-	upgraded   = "this version continued a run of the one before"
-	rolledBack = "the one before continued a run of this version"
+	upgraded   figure = "this version continued a run of the one before"
+	rolledBack figure = "the one before continued a run of this version"
 )
 
 // expectedOfUpgrades are the figures that must not be zero, beside the one for the direction.
-var expectedOfUpgrades = []string{"kill -9", "SIGTERM", "SIGSTOP", "Firestore paused", "steals", "workers replaced"}
+var expectedOfUpgrades = []figure{
+	leasetest.Crash, leasetest.Stop, leasetest.Pause, leasetest.Unavailable,
+	"steals", "workers replaced",
+}
 
 // replaceWorkers begins with workers of one release, and replaces each with the other's.
 func replaceWorkers(t *testing.T, duration time.Duration, from, to release) {
 	t.Helper()
 	size := size{
 		duration: duration, analyses: int(2 * duration.Seconds()), deliveries: 2, workers: 4, every: 8,
-		seed: rand.Uint64(), ttl: 1500 * time.Millisecond, runTimeout: 2250 * time.Millisecond, retryMax: 5 * time.Second,
+		seed: rand.Uint64(), ttl: 1500 * time.Millisecond,
+		runTimeout: 2250 * time.Millisecond, retryMax: 5 * time.Second,
 	}
 	t.Logf("%+v", size)
 	c := newChaos(t, size)
 	for _, s := range c.slots {
 		s.program = from.file
 	}
-	calm, stop := c.begin(t)
+	stop := c.begin(t)
 	c.createAnalyses(t)
 	c.injectFaults(t, func(ctx context.Context) {
 		for _, s := range c.slots {
@@ -133,7 +139,6 @@ func replaceWorkers(t *testing.T, duration time.Duration, from, to release) {
 		}
 	})
 	c.awaitAll(t)
-	calm()
 	c.drain(t)
 	stop()
 	c.countChanges(cmp.Or(from.name, to.name))
@@ -141,7 +146,7 @@ func replaceWorkers(t *testing.T, duration time.Duration, from, to release) {
 	if from.file == "" {
 		direction = rolledBack
 	}
-	c.judgeAll(t, slices.Concat(expectedOfUpgrades, []string{direction}))
+	c.judgeAll(t, slices.Concat(expectedOfUpgrades, []figure{direction}))
 }
 
 // replaceIn stops the worker in s during a run, as Cloud Run does. keepRunning starts one of that release. On a busy

@@ -34,10 +34,12 @@ type actStep struct {
 func judgeAct(steps []actStep, keys bool) (wrong []string) {
 	slices.SortStableFunc(steps, func(a, b actStep) int { return a.At.Compare(b.At) })
 	now, answers := actStep{State: actRemoved}, 0
-	marked, charged := map[int64]int{}, map[int]bool{} // the answers before the marker, by token; those that had a charge
+	marked := map[int64]int{} // the answers before the marker, by token
+	charged := map[int]bool{} // the counts of answers at which there was a charge
 	missing, given := map[int64]bool{}, map[string]bool{}
 	for _, s := range steps {
-		if s.State == now.State && s.Token == now.Token && s.Receipt == now.Receipt { // written again
+		again := actStep{s.At, s.Writer, now.State, now.Token, now.Receipt}
+		if s == again { // written again
 			continue
 		}
 		bad, own := false, now.Token == s.Writer
@@ -56,7 +58,7 @@ func judgeAct(steps []actStep, keys bool) (wrong []string) {
 		case analysislock.ActDone:
 			bad = !started && !done || !given[s.Receipt] || done && now.Receipt != s.Receipt
 		case actRemoved:
-			if asked || done && s.Writer == 0 {
+			if dropped := done && s.Writer == 0; asked || dropped {
 				answers++
 			} else if bad = !started || !own; own {
 				delete(marked, s.Writer)
@@ -83,7 +85,7 @@ func judgeAct(steps []actStep, keys bool) (wrong []string) {
 	return wrong
 }
 
-func TestTheStepsOfAnActAreJudged(t *testing.T) {
+func TestJudgeAct(t *testing.T) {
 	const started, done = analysislock.ActStarted, analysislock.ActDone
 	begin := func(token int64) actStep { return actStep{Writer: token, State: started, Token: token} }
 	charge := func(token int64) actStep {
@@ -100,7 +102,7 @@ func TestTheStepsOfAnActAreJudged(t *testing.T) {
 		keyless, keyed int // wrong
 	}{
 		"once":                              {[]actStep{begin(1), charge(1), record(1, 1)}, 0, 0},
-		"each record written twice":         {[]actStep{begin(1), begin(1), remove(1), remove(1), begin(2), begin(2)}, 0, 0},
+		"records written twice":             {[]actStep{begin(1), begin(1), remove(1), remove(1), begin(2)}, 0, 0},
 		"the result written twice":          {[]actStep{begin(2), charge(2), record(2, 2), record(2, 2)}, 0, 0},
 		"not done, and again":               {[]actStep{begin(1), remove(1), begin(2), charge(2), record(2, 2)}, 0, 0},
 		"found by a later attempt":          {[]actStep{begin(1), charge(1), record(2, 1)}, 0, 0},

@@ -46,7 +46,7 @@
 //
 // # The search
 //
-// TestNoInterleaving… explores one analysis with several deliveries. Each execution
+// TestSearch explores one analysis with several deliveries. Each execution
 // is a sequence of steps in a testing/synctest bubble. The next step is chosen when
 // every goroutine waits:
 //
@@ -95,7 +95,7 @@
 //
 // # The simulation
 //
-// TestManySeeds… runs several workers and analyses in virtual time. The clocks of workers,
+// TestSimulation runs several workers and analyses in virtual time. The clocks of workers,
 // store and queue differ by up to ten minutes. Calls to the store are lost, late, slow or
 // refused, or their replies are; the connections of workers break; the queue dispatches
 // twice, late, or not at all, with backoff and deadlines; workers crash, some of them just
@@ -110,13 +110,14 @@
 //
 // # Keys
 //
-// TestNoInterleavingOfOneKey… searches two or three analyses of one key, with each call of a delivery, and
+// TestSearch_Keys searches two or three analyses of one key, with each call of a delivery, and
 // each call to the record of the key, as a separate step. It finds a worker that does not look for a slot after
-// parking, or for parked analyses after its end. TestSeedsWithKeys… is the simulation with keys: at no time are
-// more runs of a key in effect than it has slots, and at the end all are finished. An answer key_busy is
+// parking, or for parked analyses after its end. TestSimulation has seeds with keys: at no time are more runs of a key
+// in effect than it has slots, and at the end all are finished. In both, a delivery takes a slot only if one is left
+// for each analysis that it has seen parked in front of its own. An answer key_busy is
 // acknowledged only if its delivery has parked the analysis; that somebody wakes it shows at the end.
 //
-// In TestSeedsOfKillers…, one or two analyses kill every worker that runs them, and nothing
+// In TestSimulation/killers_fail_alone, one or two analyses kill every worker that runs them, and nothing
 // else fails. Workers have one, two or ten places, one or four of them run, and the analyses
 // arrive at once or apart. In some seeds the workers are always busy: innocents of 20 to 25
 // minutes come all the time, for more than half of all places. Each killer ends FAILED as crashed after four

@@ -40,11 +40,16 @@ func (x *execution) ask(ctx context.Context, c *call) reply {
 	x.mu.Unlock()
 	x.wake()
 
+	return x.await(ctx, c, func() { x.giveUp(c) })
+}
+
+// await waits for the reply to c.
+func (x *execution) await(ctx context.Context, c *call, giveUp func()) reply {
 	select {
 	case a := <-c.reply:
 		return a
 	case <-ctx.Done():
-		x.giveUp(c)
+		giveUp()
 		return reply{err: ctx.Err()}
 	case <-x.closing:
 		return reply{err: fmt.Errorf("%w: over", lease.ErrRefused)}
@@ -76,7 +81,7 @@ func (x *execution) answer(c *call, a reply) {
 	p.pending = nil
 	p.retrying = a.err != nil && (c.kind == load || c.kind == swap)
 	p.repliedAt = time.Now()
-	if c.kind == load && a.err == nil && p.broken != nil {
+	if read := c.kind == load && a.err == nil; read && p.broken != nil {
 		p.readBreak = true
 	}
 	c.reply <- a
@@ -88,7 +93,10 @@ func (x *execution) grant(c *call) {
 	a := x.serve(c)
 	x.answer(c, a)
 	x.settle()
-	if next := c.by.pending; a.err != nil && next != nil && next.kind == load {
+	if a.err == nil || c.by.pending == nil {
+		return
+	}
+	if next := c.by.pending; next.kind == load {
 		x.answer(next, x.serve(next))
 		x.settle()
 	}

@@ -56,7 +56,8 @@ func newExecution(b budget, runTimeout time.Duration) *execution {
 	m.places = 2
 	m.runTimeout = cmp.Or(runTimeout, 24*time.Hour)
 	m.skew, m.queueSkew, m.begun = -time.Hour, -time.Hour, time.Now()
-	x := &execution{model: m, left: b, closing: make(chan struct{}), changed: make(chan struct{}, 1), operator: &instance{}}
+	x := &execution{model: m, left: b, operator: &instance{}}
+	x.closing, x.changed = make(chan struct{}), make(chan struct{}, 1)
 	x.client = &client{model: m, send: x.ask}
 	x.rec = x.create("x")
 	x.rec.doc.BookedTask = "first"
@@ -71,8 +72,8 @@ func (x *execution) wake() {
 	}
 }
 
-func (x *execution) join(p *caller) *caller {
-	p.n, p.analysis, p.since = len(x.callers), x.rec.doc.ID, len(x.rec.states)
+func (x *execution) join(p *caller, r *record) *caller {
+	p.n, p.analysis, p.since = len(x.callers), r.doc.ID, len(r.states)
 	x.callers, p.on.callers = append(x.callers, p), append(p.on.callers, p)
 	return p
 }
@@ -83,7 +84,7 @@ func (x *execution) dispatch(t *task, i *instance) {
 	if i == nil {
 		i = x.start()
 	}
-	p := x.join(&caller{name: fmt.Sprintf("delivery %d at %s", len(x.callers), i.name), on: i, task: t})
+	p := x.join(&caller{name: fmt.Sprintf("delivery %d at %s", len(x.callers), i.name), on: i, task: t}, x.rec)
 	t.inFlight++
 	t.tried = x.now()
 	x.launch(p, func() { p.reply = i.deliver(p) })
@@ -98,7 +99,7 @@ func (x *execution) start() *instance {
 // operate starts an operator's command, up to its first read. After a requeue the
 // operator books a delivery.
 func (x *execution) operate(k Kind, fresh bool) {
-	p := x.join(&caller{name: "the operator", on: x.operator, operates: k, fresh: fresh, answered: true})
+	p := x.join(&caller{name: "the operator", on: x.operator, operates: k, fresh: fresh, answered: true}, x.rec)
 	if x.requeuing = k == Requeue; x.requeuing {
 		p.books = fmt.Sprint("requeued ", p.n)
 	}
@@ -156,7 +157,7 @@ func (x *execution) analyze(ctx context.Context, job orchestrator.Job) (orchestr
 func (x *execution) report(p *caller, awaited bool) {
 	p.run.reports <- awaited
 	x.settle()
-	if p.pending == nil && p.live() && time.Until(x.nextCommit(p)) <= 0 {
+	if quiet := p.pending == nil && p.live(); quiet && time.Until(x.nextCommit(p)) <= 0 {
 		x.fail("%s commits no checkpoint", p)
 	}
 }
@@ -303,8 +304,8 @@ func (x *execution) drain() {
 
 // due returns when t may be dispatched.
 func (x *execution) due(t *task) time.Time {
-	if again := t.tried.Add(time.Minute); x.draining && !t.tried.IsZero() && again.After(t.At) {
-		return again
+	if refused := x.draining && !t.tried.IsZero(); refused && t.tried.Add(time.Minute).After(t.At) {
+		return t.tried.Add(time.Minute)
 	}
 	return t.At
 }

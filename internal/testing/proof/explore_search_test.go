@@ -6,75 +6,42 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"taskguard/lease/leasetest"
 )
 
-// search is one exploration: depth first, each execution from the start.
-type search struct {
-	budget        budget
-	from          string        // the name of the start of each execution; empty: the beginning
-	runTimeout    time.Duration // zero: a day
-	attempts      int           // MAX_ATTEMPTS; zero: 3
-	skipRevisions bool          // the store does not compare revisions
-	depth         int           // the number of steps after the start
-	deviations    int           // how many of them may be another than the first possible step
-
+// walk goes through all executions, depth first.
+type walk struct {
 	taken      []choice // by the last execution, then the choices with which the next begins
+	left       int      // deviations in this execution
 	executions int
 	figures    figures
-	failed     bool // the last execution has a violation
+	wrong      []string // the violations of the last execution
 }
 
 // choice is the number of the step that was taken, and of how many possible steps.
 type choice struct{ chosen, of int }
 
-// execute runs one execution: the choices in taken, then always the first possible step, until
-// the depth is reached or no step is possible.
-func (s *search) execute(t *testing.T, traced bool) (x *execution) {
-	synctest.Test(t, func(*testing.T) {
-		x = newExecution(s.budget, s.runTimeout)
-		x.policy.MaxAttempts = cmp.Or(s.attempts, x.policy.MaxAttempts)
-		x.traced, x.skipRevisions = traced, s.skipRevisions
-		x.begin(starts[s.from])
-		s.follow(x)
-		x.close()
-	})
-	return x
-}
-
-func (s *search) follow(x *execution) {
-	deviations, prefix := s.deviations, len(s.taken)
-	for at := 0; len(x.wrong) == 0; at++ {
-		all := x.steps()
-		if at >= s.depth || len(all) == 0 {
-			x.drain()
-			return
-		}
-		if at == len(s.taken) {
-			s.taken = append(s.taken, choice{of: len(all)})
-		}
-		c := &s.taken[at]
-		if c.chosen >= len(all) {
-			x.fail("choice %d of %d: executions do not repeat", c.chosen, len(all))
-			return
-		}
-		if deviations == 0 {
-			c.of = 1
-		}
-		if c.chosen > 0 {
-			deviations--
-		}
-
-		x.repeats = at < prefix-1
-		x.note("%s", all[c.chosen].name)
-		all[c.chosen].do()
+// choose returns which of the possible steps an execution takes as its n-th. After the taken ones it is the first.
+func (w *walk) choose(n, possible int) int {
+	if n == len(w.taken) {
+		w.taken = append(w.taken, choice{of: possible})
 	}
+	c := &w.taken[n]
+	if w.left == 0 {
+		c.of = 1
+	}
+	if c.chosen > 0 {
+		w.left--
+	}
+	return c.chosen
 }
 
 // next sets taken to the choices of the next execution. It reports false after the last.
-func (s *search) next() bool {
-	for last := len(s.taken) - 1; last >= 0; last-- {
-		s.taken = s.taken[:last+1]
-		if c := &s.taken[last]; c.chosen+1 < c.of {
+func (w *walk) next() bool {
+	for last := len(w.taken) - 1; last >= 0; last-- {
+		w.taken = w.taken[:last+1]
+		if c := &w.taken[last]; c.chosen+1 < c.of {
 			c.chosen++
 			return true
 		}
@@ -83,14 +50,80 @@ func (s *search) next() bool {
 }
 
 // run explores everything, until the first violation.
-func (s *search) run(t *testing.T) {
-	s.figures = figures{}
-	for more := true; more; more = !s.failed && s.next() {
-		x := s.execute(t, false)
-		s.figures.add(x.figures)
-		s.executions++
-		s.failed = len(x.wrong) > 0
+func (w *walk) run(execute func(traced bool) *model) {
+	w.figures = figures{}
+	for more := true; more; more = w.wrong == nil && w.next() {
+		m := execute(false)
+		w.figures.add(m.figures)
+		w.executions++
+		w.wrong = m.wrong
 	}
+}
+
+// report fails the test if there was a violation: then it repeats the execution, with its trace.
+func (w *walk) report(t *testing.T, execute func(traced bool) *model) {
+	t.Helper()
+	if w.wrong == nil {
+		return
+	}
+	for _, l := range execute(true).trace {
+		t.Logf("%9.3fs  %s", l.at.Seconds(), l.text)
+	}
+	t.Fatal(w.wrong)
+}
+
+// search is one exploration of one analysis, each execution from the start.
+type search struct {
+	walk
+	budget        budget
+	from          string        // the name of the start of each execution; empty: the beginning
+	runTimeout    time.Duration // zero: a day
+	attempts      int           // MAX_ATTEMPTS; zero: 3
+	skipRevisions bool          // the store does not compare revisions
+	depth         int           // the number of steps after the start
+	deviations    int           // how many of them may be another than the first possible step
+}
+
+// execute returns what runs one execution: the choices in taken, then always the first possible step, until
+// the depth is reached or no step is possible.
+func (s *search) execute(t *testing.T) func(traced bool) *model {
+	return func(traced bool) (m *model) {
+		synctest.Test(t, func(*testing.T) {
+			x := newExecution(s.budget, s.runTimeout)
+			x.policy.MaxAttempts = cmp.Or(s.attempts, x.policy.MaxAttempts)
+			x.traced, x.skipRevisions = traced, s.skipRevisions
+			x.begin(starts[s.from])
+			s.follow(x)
+			x.close()
+			m = x.model
+		})
+		return m
+	}
+}
+
+func (s *search) follow(x *execution) {
+	s.left = s.deviations
+	prefix := len(s.taken)
+	for n := 0; len(x.wrong) == 0; n++ {
+		all := x.steps()
+		if n >= s.depth || len(all) == 0 {
+			x.drain()
+			return
+		}
+		chosen := s.choose(n, len(all))
+		x.repeats = n < prefix-1
+		x.take(all, chosen)
+	}
+}
+
+// take takes one of the possible steps.
+func (x *execution) take(all []step, chosen int) {
+	if chosen >= len(all) {
+		x.fail("choice %d of %d: executions do not repeat", chosen, len(all))
+		return
+	}
+	x.note("%s", all[chosen].name)
+	all[chosen].do()
 }
 
 // reach is the number of steps of a search with few deviations.
@@ -102,7 +135,9 @@ func searches(t *testing.T) []*search {
 	const deadline = 150 * time.Second
 	depth, onward := number(t, "EXPLORE_DEPTH", 4), number(t, "EXPLORE_ONWARD", 2)
 	further := max(2, onward-1)
-	all := budget{deliveries: 4, faults: 2, crashes: 1, ticks: 3, unlocks: 1, stops: 1, failures: 1, early: 1, recovers: 1}
+	all := budget{
+		deliveries: 4, faults: 2, crashes: 1, ticks: 3, unlocks: 1, stops: 1, failures: 1, early: 1, recovers: 1,
+	}
 	calm := budget{deliveries: 3, ticks: 2, unlocks: 1, stops: 1, early: 1}
 	rough := calm
 	rough.faults, rough.crashes = 1, 1
@@ -147,13 +182,14 @@ func searches(t *testing.T) []*search {
 
 // expectedSteps are the figures that must not be zero: without them the searches
 // prove nothing.
-var expectedSteps = []string{
-	"steals", "superseded writes refused", "replies lost", "writes delayed", "crashes", "a heartbeat is due",
+var expectedSteps = []figure{
+	leasetest.ReplyLost, leasetest.Late, leasetest.Crash, leasetest.CrashBefore.At(book),
+	"steals", "superseded writes refused", "a heartbeat is due",
 	"trust ends", "the lock expires", "late wake-ups", "unlock", "cancel", "requeue", "stopped runs refunded",
 	"a run reaches its deadline", "continued runs refunded", "ended cancelled cancelled", "ended retry run_timeout",
 	"checkpoints committed", "checkpoints awaited", "checkpoints handed out", "recoveries", "settled locked",
 	"unsettled locked", "settled retry", "unsettled retry", "settled waiting", "unsettled waiting",
-	"marks of those that wait in the queue", "marks refused", "crashes between commit and booking",
+	"marks of those that wait in the queue", "marks refused",
 	"booked again after a crash", "booked attempts delivered early", "crashes found", "a wait for places ends", "delay",
 	"suspects that emptied their worker", "suspects that ran beside others", "unsettled stopped",
 	"settled suspect", "unsettled suspect", "unsettled busy", "given up after crashes alone",
@@ -162,36 +198,39 @@ var expectedSteps = []string{
 // The searches: every sequence of a few steps; every sequence of many steps with a
 // few deviations from the first possible step; and the same from each of the starts,
 // with smaller budgets and more deviations.
-// If one has a violation, its execution is repeated and printed.
-func TestNoInterleavingRunsTwiceOrLosesTheAnalysis(t *testing.T) {
+func TestSearch(t *testing.T) {
 	all, sum := searches(t), figures{}
 	var running sync.WaitGroup
 	for _, s := range all {
-		running.Go(func() { s.run(t) })
+		running.Go(func() { s.run(s.execute(t)) })
 	}
 	running.Wait()
 
 	for _, s := range all {
 		t.Logf("from %q, %d steps, at most %d deviations: %d executions", s.from, s.depth, s.deviations, s.executions)
 		sum.add(s.figures)
-		if !s.failed {
-			continue
-		}
-		x := s.execute(t, true)
-		for _, l := range x.trace {
-			t.Logf("%9.3fs  %s", l.at.Seconds(), l.text)
-		}
-		t.Fatal(x.wrong)
+		s.report(t, s.execute(t))
 	}
 	t.Logf("\n%s", sum)
-	if names := sum.missing(expectedSteps); names != nil {
-		t.Errorf("never happened, so the searches prove nothing: %q", names)
-	}
+	sum.expect(t, expectedSteps)
 }
 
-func TestASearchFindsAStoreThatDoesNotCompareRevisions(t *testing.T) {
-	s := &search{depth: 4, deviations: 4, skipRevisions: true, budget: searches(t)[0].budget}
-	if s.run(t); !s.failed {
-		t.Errorf("%d executions, and no violation", s.executions)
+func TestSearch_PlantedFaults(t *testing.T) {
+	t.Run("a store that does not compare revisions", func(t *testing.T) {
+		s := &search{depth: 4, deviations: 4, skipRevisions: true, budget: searches(t)[0].budget}
+		if s.run(s.execute(t)); s.wrong == nil {
+			t.Errorf("%d executions, and no violation", s.executions)
+		}
+	})
+	for name, s := range map[string]*keySearch{
+		"nobody looks after parking":       {analyses: 2, slots: 1, deviations: 3, noSecondLook: true},
+		"nobody looks after freeing":       {analyses: 2, slots: 1, deviations: 3, noNextLook: true},
+		"nobody looks, with a second slot": {analyses: 3, slots: 2, deviations: 3, noSecondLook: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if s.run(s.execute(t)); s.wrong == nil {
+				t.Errorf("%d executions, and no violation", s.executions)
+			}
+		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"taskguard/internal/delivery"
 	"taskguard/lease"
+	"taskguard/lease/leasetest"
 	"taskguard/orchestrator"
 )
 
@@ -48,7 +49,7 @@ func (x *execution) steps() []step {
 		all = append(all, s)
 	}
 	for _, p := range x.callers { // a booking is the only step: its order with other steps makes no difference
-		if c := p.pending; c != nil && c.kind == book && !p.on.crashed {
+		if c := p.booking(); c != nil {
 			if x.callSteps(add, c); x.left.crashes > 0 && p.operates == "" {
 				add(func() { x.left.crashes--; x.crash(p.on); x.settle() }, "%s crashes", p.on.name)
 			}
@@ -68,26 +69,38 @@ func (x *execution) steps() []step {
 	return all
 }
 
+// booking returns the booking that the caller waits for; nil: none.
+func (p *caller) booking() *call {
+	c := p.pending
+	if c == nil || p.on.crashed {
+		return nil
+	}
+	if c.kind != book {
+		return nil
+	}
+	return c
+}
+
 func (x *execution) callSteps(add adder, c *call) {
 	add(func() { x.grant(c) }, "%s: %s", c.by, c.kind)
-	fault := func(what string, do func()) {
+	fault := func(f leasetest.Fault, do func()) {
 		if x.left.faults > 0 {
 			add(func() {
 				x.left.faults--
 				do()
 				x.settle()
-			}, "%s: %s %s", c.by, c.kind, what)
+			}, "%s: %s, %s", c.by, c.kind, f)
 		}
 	}
 	if c.kind == swap || c.kind == book {
-		fault("is done, its reply lost", func() {
+		fault(leasetest.ReplyLost, func() {
 			if x.serve(c).err == nil {
-				x.count("replies lost")
+				x.count(leasetest.ReplyLost)
 			}
 			x.answer(c, reply{err: errReplyLost})
 		})
 	}
-	fault("fails", func() { // a swap may arrive later
+	fault(leasetest.RequestLost, func() { // a swap may arrive later
 		x.delay(c)
 		x.answer(c, reply{err: errNotDone})
 	})
@@ -95,7 +108,7 @@ func (x *execution) callSteps(add adder, c *call) {
 
 func (x *execution) runSteps(add adder) {
 	for _, p := range x.callers {
-		if p.on.crashed || !p.running() || p.run.blocked {
+		if working := p.running() && !p.on.crashed; !working || p.run.blocked {
 			continue
 		}
 		add(func() { x.endRun(p, nil) }, "%s: the run succeeds", p)
@@ -123,7 +136,7 @@ func (x *execution) lateSteps(add adder) {
 		add(func() {
 			x.late = slices.Delete(x.late, i, i+1)
 			if x.serve(c).err == nil {
-				x.count("writes delayed")
+				x.count(leasetest.Late)
 			}
 			x.settle()
 		}, "%s: a late swap arrives", c.by)
@@ -139,7 +152,7 @@ func (x *execution) queueSteps(add adder) {
 	}
 	for _, t := range x.tasks {
 		early := x.now().Before(x.due(t))
-		if t.done || early && x.left.early == 0 {
+		if waits := early && x.left.early == 0; t.done || waits {
 			continue
 		}
 		dispatch := func(i *instance) {
@@ -184,7 +197,7 @@ func (x *execution) timeSteps(add adder) {
 				x.pass(d)
 				x.settle()
 				x.judgeBeats(due)
-				x.count(what)
+				x.count(figure(what))
 			}, "time passes: %s", what)
 		}
 	}
@@ -218,7 +231,8 @@ func (x *execution) timeSteps(add adder) {
 		}
 		tick("the lock expires", x.local(l.ExpiresAt), nil)
 	}
-	if r := x.rec; x.left.recovers > 0 && l.Owner == "" && !l.Finished {
+	r := x.rec
+	if free := l.Owner == "" && !l.Finished; free && x.left.recovers > 0 {
 		late := r.updated.Add(x.policy.TTL)
 		if next := r.doc.NextAttemptAt.Add(x.policy.TTL); next.After(late) {
 			late = next
@@ -226,7 +240,8 @@ func (x *execution) timeSteps(add adder) {
 		tick("recovery is due", x.local(late), nil)
 	}
 	for _, t := range x.tasks {
-		if due := x.due(t); !t.done && x.now().Before(due) && !due.Before(l.ExpiresAt) {
+		due := x.due(t)
+		if waits := !t.done && x.now().Before(due); waits && !due.Before(l.ExpiresAt) {
 			tick("a task is due", x.local(due), nil)
 			break
 		}
@@ -262,13 +277,14 @@ func (x *execution) otherSteps(add adder) {
 			add(func() { x.left.stops--; x.terminate(i) }, "%s gets SIGTERM", i.name)
 		}
 	}
-	if x.left.unlocks > 0 && (x.rec.doc.Lock.Owner != "" || !x.rec.doc.NextAttemptAt.IsZero()) {
+	unlockable := x.rec.doc.Lock.Owner != "" || !x.rec.doc.NextAttemptAt.IsZero()
+	if unlockable && x.left.unlocks > 0 {
 		add(func() { x.left.unlocks--; x.operate(Unlock, false) }, "the operator unlocks")
 	}
 	if x.left.cancels > 0 && !x.rec.doc.Lock.Finished {
 		add(func() { x.left.cancels--; x.operate(Cancel, false) }, "the operator cancels")
 	}
-	if x.left.requeues > 0 && !x.requeuing && x.rec.doc.Lock.Finished {
+	if closed := x.rec.doc.Lock.Finished && !x.requeuing; closed && x.left.requeues > 0 {
 		add(func() { x.left.requeues--; x.operate(Requeue, false) }, "the operator requeues")
 		add(func() { x.left.requeues--; x.operate(Requeue, true) }, "the operator requeues anew")
 	}
@@ -311,25 +327,25 @@ func (x *execution) crash(i *instance) {
 		}
 		p.task.inFlight--
 		if x.unbooked(p) {
-			x.count("crashes between commit and booking")
+			x.count(leasetest.CrashBefore.At(book))
 		}
 		if p.pending != nil {
 			x.delay(p.pending)
 		}
 	}
-	x.count("crashes")
+	x.count(leasetest.Crash)
 }
 
 func (x *execution) terminate(i *instance) {
 	i.stopping = true
 	i.stop(delivery.ErrStopping)
-	x.count("SIGTERMs")
+	x.count(leasetest.Stop)
 	x.settle()
 }
 
 // recover starts a recovery, up to its mark.
 func (x *execution) recover() {
-	p := x.join(&caller{name: "recovery", on: x.operator, operates: Mark, answered: true})
+	p := x.join(&caller{name: "recovery", on: x.operator, operates: Mark, answered: true}, x.rec)
 	x.launch(p, func() {
 		g := &delivery.Runner{Queue: x.client, Orphans: x.client, Log: slog.New(slog.DiscardHandler)}
 		if r, err := g.Recover(p.context(context.Background())); err == nil && r.Booked > 0 {
@@ -350,8 +366,8 @@ var starts = func() map[string][]string {
 		"delivery 0 at w0: the run checkpoints", "delivery 0 at w0: swap", "delivery 0 at w0: the run reports",
 	}
 	expired := []string{
-		"task first to an idle worker", "delivery 0 at w0: swap", "time passes: a heartbeat is due", "delivery 0 at w0: swap",
-		"time passes: a run reaches its deadline",
+		"task first to an idle worker", "delivery 0 at w0: swap",
+		"time passes: a heartbeat is due", "delivery 0 at w0: swap", "time passes: a run reaches its deadline",
 	}
 	crash := func(n int, calls ...string) (steps []string) { // the first task is still in the queue
 		steps = append(steps, "task first to an idle worker")
@@ -428,7 +444,10 @@ func (x *execution) begin(start []string) {
 			continue
 		}
 		all := x.steps()
-		n := slices.IndexFunc(all, func(s step) bool { ok, err := path.Match(pattern, s.name); return ok && err == nil })
+		n := slices.IndexFunc(all, func(s step) bool {
+			ok, err := path.Match(pattern, s.name)
+			return ok && err == nil
+		})
 		if n < 0 {
 			x.fail("no step %q", pattern)
 			break

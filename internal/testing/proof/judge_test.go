@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestAHistoryIsJudged(t *testing.T) {
+func TestHistory_Add(t *testing.T) {
 	at := func(second int) time.Time { return time.Unix(int64(second), 0) }
 	write := func(k Kind, token int64, second int) Write {
 		return Write{
@@ -33,7 +33,7 @@ func TestAHistoryIsJudged(t *testing.T) {
 		"an unlock, and the next":      {[]Write{acquire(1, 0), unlock, acquire(2, 5), finish(2)}, 0, 0},
 		"a requeue, and the next":      {[]Write{acquire(1, 0), finish(1), requeue, acquire(2, 5), finish(2)}, 0, 0},
 		"a cancel of a run":            {[]Write{acquire(1, 0), write(Cancel, 2, 5)}, 0, 0},
-		"a requeue of the cancelled":   {[]Write{acquire(1, 0), write(Cancel, 2, 5), requeue, acquire(3, 6), finish(3)}, 0, 0},
+		"a requeue of the cancelled":   {[]Write{acquire(1, 0), write(Cancel, 2, 5), requeue, acquire(3, 6)}, 0, 0},
 		"the last attempt":             {[]Write{acquire(1, 0), write(GiveUp, 2, 11)}, 0, 1},
 		"a steal before the expiry":    {[]Write{acquire(1, 0), beat(5), acquire(2, 14)}, 1, 1},
 		"a token again":                {[]Write{acquire(1, 0), release(1), acquire(1, 1)}, 1, 0},
@@ -68,7 +68,7 @@ func TestAHistoryIsJudged(t *testing.T) {
 	}
 }
 
-func TestAnExcusedPartOfARunDoesNotOverlap(t *testing.T) {
+func TestSpan_Uncovered(t *testing.T) {
 	for _, c := range []struct {
 		excuses []Span
 		want    time.Duration

@@ -63,12 +63,12 @@ func (m *model) judge(r *record, next analysis, mark mark, p *caller) {
 	}
 
 	m.note("%s: %s token %d", p, w.Kind, after.Token)
-	m.count(string(w.Kind))
+	m.count(figure(w.Kind))
 	if h.Steals > steals {
 		m.count("steals")
 	}
 	if outcome := outcomeOf(next); w.Kind != Acquire && outcome != outcomeOf(r.doc) {
-		m.count("ended " + outcome + " " + lastOf(next).Code)
+		m.count(figure("ended " + outcome + " " + lastOf(next).Code))
 	}
 
 	switch w.Kind {
@@ -149,7 +149,7 @@ func (m *model) judgeCrash(r *record, after analysis, k Kind, p *caller) string 
 	case k == Unlock && lastOf(before).Outcome == "" && outcomeOf(after) == analysislock.OutcomeCrashed:
 		r.crashes++ // the lock had expired
 	}
-	if k != Acquire && k != GiveUp && k != Delay && k != Park {
+	if !slices.Contains([]Kind{Acquire, GiveUp, Delay, Park}, k) {
 		return ""
 	}
 	past := after.History
@@ -243,9 +243,10 @@ func (m *model) wrongNext(before, after analysis, k Kind, p *caller) string {
 		if wait := next.Sub(now); next.IsZero() || wait > m.retryMax*5/4+callTimeout {
 			return fmt.Sprintf("booked the next attempt in %v", wait)
 		}
-		least := min(m.retryMin<<(before.Lock.Attempts-1), m.retryMax)
+		attempts := before.Lock.Attempts
+		least := min(m.retryMin<<(attempts-1), m.retryMax)
 		if p.run != nil && next.Before(m.begun.Add(p.run.ended+m.skew+least).Truncate(time.Millisecond)) {
-			return fmt.Sprintf("booked the attempt after %d for %v, want %v or more after it", before.Lock.Attempts, next, least)
+			return fmt.Sprintf("booked the attempt after %d for %v, want %v or more after it", attempts, next, least)
 		}
 	case k == Heartbeat || k == Release: // recovery may have marked it since the lock expired
 		if !next.Equal(before.NextAttemptAt) {
@@ -256,7 +257,8 @@ func (m *model) wrongNext(before, after analysis, k Kind, p *caller) string {
 	case after.BookedTask != "" && k != Requeue && (k != Unlock || after.Lock.Finished):
 		return "left a booked task"
 	}
-	if (k == Acquire || k == Delay) && now.Add(2*time.Second).Before(before.NextAttemptAt) {
+	begins := k == Acquire || k == Delay
+	if begins && now.Add(2*time.Second).Before(before.NextAttemptAt) {
 		if p.task.Name != before.BookedTask {
 			return fmt.Sprintf("began or delayed an attempt %v too early", before.NextAttemptAt.Sub(now))
 		}
@@ -269,10 +271,11 @@ func (m *model) wrongNext(before, after analysis, k Kind, p *caller) string {
 // the queue has no task for the next attempt yet.
 func (m *model) unbooked(p *caller) bool {
 	r := m.records[p.analysis]
-	if r == nil || r.states[len(r.states)-1].by != p || p.operates != "" {
+	if r == nil || p.operates != "" {
 		return false
 	}
-	return !r.doc.NextAttemptAt.IsZero() && m.taskNamed(r.doc.BookedTask) == nil
+	wrote := r.states[len(r.states)-1].by == p
+	return wrote && !r.doc.NextAttemptAt.IsZero() && m.taskNamed(r.doc.BookedTask) == nil
 }
 
 // nextName returns the name of the task of the next attempt.
@@ -299,7 +302,8 @@ const dispatchTime = 5 * time.Second
 // judgeUnheld checks, if one crash is the only fault, for how long an analysis was not held by a
 // live worker when it is acquired after the crash, although its next attempt was due.
 func (m *model) judgeUnheld(r *record) {
-	if !m.single || m.crashedAt == 0 || m.keySlots > 0 { // with keys it may wait for a slot
+	waits := m.keySlots > 0 // for a slot
+	if alone := m.single && m.crashedAt != 0; !alone || waits {
 		return
 	}
 	last := &r.states[len(r.states)-1]
@@ -342,41 +346,19 @@ func (m *model) judgeAnswer(p *caller, o delivery.Result, excused bool) {
 			m.fail("%s was stopped before it began, but has written or was acknowledged", p)
 		}
 	}
-	m.count(answer)
+	m.count(figure(answer))
 	m.note("%s: answered %s", p, answer)
 	if o.Ack && !t.done {
 		t.done, t.freed = true, time.Now().Add(m.queueSkew+24*time.Hour)
 	}
 	wasSo := func(matches func(state) bool) bool { return slices.ContainsFunc(r.states[p.since-1:], matches) }
 
-	waits := l.Owner == "" && r.doc.NextAttemptAt.Equal(o.RetryAt)
-	booking := o.Reason == delivery.Retry || o.Reason == delivery.Waiting || o.Reason == delivery.Suspect
-	if booking && o.Ack && waits {
-		if next := m.taskNamed(r.doc.BookedTask); next == nil || next.done || next.At.After(o.RetryAt) {
-			m.fail("%s was acknowledged with %s, but the next attempt is not booked for %s", p, o.Reason, m.show(r.doc))
-		}
-		if by := r.states[len(r.states)-1].by; by.task == t && by.on.crashed {
-			m.count("booked again after a crash")
-		}
+	if o.Ack {
+		m.judgeAck(p, o, excused)
 	}
-
-	if o.Reason == delivery.KeyBusy && o.Ack && !slices.Contains(r.parkings, p) {
-		m.fail("%s was acknowledged with key_busy, but has not parked %s", p, m.show(r.doc))
-	}
-	parked := !r.doc.ParkedAt.IsZero()
-	// Another delivery of the same task has taken the slot since. It may do so just after the answer too: then only
-	// recovery finds it if it dies.
-	by := r.states[len(r.states)-1].by
-	duplicate := o.Reason == delivery.KeyBusy && by != nil && by != p && by.task == t
-	if parked && o.Ack && m.pending(p.analysis, t) == 0 {
-		m.judgeParked(r, p)
-	}
-
 	switch {
 	case p.running():
 		m.fail("%s answered before its run had ended", p)
-	case o.Ack && !l.Finished && m.pending(p.analysis, t) == 0 && !excused && !parked && !duplicate:
-		m.fail("%s was acknowledged with %s, but no delivery is booked for %s", p, o.Reason, m.show(r.doc))
 	case o.Reason == delivery.Locked && l.Owner != "" && l.Owner == p.owner:
 		m.fail("%s was answered locked because of its own lock", p)
 	case o.Reason == delivery.Locked && !wasSo(func(s state) bool { return s.lock.ExpiresAt.Equal(o.RetryAt) }):
@@ -386,9 +368,45 @@ func (m *model) judgeAnswer(p *caller, o delivery.Result, excused bool) {
 		m.fail("%s was answered %s until %s, but no next attempt was booked for that time", p, o.Reason, o.RetryAt)
 	case o.Reason == delivery.LockLost && l.FinishedBy != "" && l.FinishedBy == p.owner:
 		m.fail("%s was answered lock_lost, but it had finished the analysis", p)
-	case (o.Reason == delivery.Completed || o.Reason == delivery.Failed) && !slices.Contains(r.history.Finishes, p.token):
+	case (o.Reason == delivery.Completed || o.Reason == delivery.Failed) &&
+		!slices.Contains(r.history.Finishes, p.token):
 		m.fail("%s was answered %s, but token %d has not finished the analysis", p, o.Reason, p.token)
 	case o.Reason == delivery.AlreadyFinished && !wasSo(func(s state) bool { return s.lock.Finished }):
 		m.fail("%s was answered already_finished, but the analysis was not finished", p)
+	}
+}
+
+// judgeAck checks that the task of p may be acknowledged: its analysis is finished or parked, or another delivery is
+// booked for it.
+func (m *model) judgeAck(p *caller, o delivery.Result, excused bool) {
+	r := m.records[p.analysis]
+	by, t := r.states[len(r.states)-1].by, p.task
+	waits := r.doc.Lock.Owner == "" && r.doc.NextAttemptAt.Equal(o.RetryAt)
+	if waits && slices.Contains([]delivery.Reason{delivery.Retry, delivery.Waiting, delivery.Suspect}, o.Reason) {
+		next := m.taskNamed(r.doc.BookedTask)
+		if open := next != nil && !next.done; !open || next.At.After(o.RetryAt) {
+			m.fail("%s was acknowledged with %s, but the next attempt is not booked for %s", p, o.Reason, m.show(r.doc))
+		}
+		if by.task == t && by.on.crashed {
+			m.count("booked again after a crash")
+		}
+	}
+
+	if o.Reason == delivery.KeyBusy && !slices.Contains(r.parkings, p) {
+		m.fail("%s was acknowledged with key_busy, but has not parked %s", p, m.show(r.doc))
+	}
+	if m.pending(p.analysis, t) > 0 {
+		return
+	}
+	if !r.doc.ParkedAt.IsZero() {
+		m.judgeParked(r, p)
+		return
+	}
+	// Another delivery of the same task has taken the slot since. It may do so just after the answer too: then only
+	// recovery finds it if it dies.
+	other := by != nil && by != p
+	duplicate := other && o.Reason == delivery.KeyBusy && by.task == t
+	if excused = excused || duplicate; !excused && !r.doc.Lock.Finished {
+		m.fail("%s was acknowledged with %s, but no delivery is booked for %s", p, o.Reason, m.show(r.doc))
 	}
 }

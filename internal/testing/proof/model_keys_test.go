@@ -9,6 +9,7 @@ import (
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/lease/iso8601"
 )
 
 // swapKey serves a write of a key's record, and checks that no more slots are held than there are. A record
@@ -28,6 +29,7 @@ func (m *model) swapKey(c *call) (lease.Cell[analysislock.Key], error) {
 	if held > m.keySlots {
 		m.fail("%v took slot %d of %d", c.by, held, m.keySlots)
 	}
+	m.judgeOrder(c, m.keySlots-held)
 	m.keyRevisions++
 	next := lease.Cell[analysislock.Key]{Doc: c.then, Exists: true, Rev: m.keyRevisions, At: m.now()}
 	if !c.then.Kept() {
@@ -36,6 +38,37 @@ func (m *model) swapKey(c *call) (lease.Cell[analysislock.Key], error) {
 	m.keys[c.id] = next
 	m.count("writes of keys")
 	return next, nil
+}
+
+// judgeOrder checks that a delivery takes a slot only if one is left for each analysis of its key that is parked in
+// front of its own. It looks for them if the record of the key says that somebody waits, and again after it has
+// parked its own. It need not know those that were parked after it looked.
+func (m *model) judgeOrder(c *call, left int) {
+	slotted := map[string]bool{}
+	taken := false
+	for owner, s := range c.then.Slots {
+		slotted[s.Analysis] = true
+		_, before := c.key.Doc.Slots[owner]
+		taken = taken || !before && !strings.HasPrefix(owner, "next attempt of ")
+	}
+	if !taken || !c.key.Doc.Waiting {
+		return
+	}
+
+	ahead := 0
+	mine := cmp.Or(m.records[c.by.analysis].doc.Place, c.id+" "+iso8601.Format(m.records[c.by.analysis].doc.CreatedAt))
+	for _, d := range m.parked(c.id, len(m.records)) {
+		known := c.by.lookedAt == 0 || m.records[d.ID].parkedAt < c.by.lookedAt
+		if first := d.Place < mine && !slotted[d.ID]; first && known {
+			ahead++
+		}
+	}
+	if ahead > 0 {
+		m.count("passed a parked one")
+	}
+	if ahead > left {
+		m.fail("%v took a slot, with %d left for %d in front of it", c.by, left, ahead)
+	}
 }
 
 // judgeParked checks, when a delivery of a parked analysis is acknowledged and nothing else will deliver it, that

@@ -40,14 +40,14 @@ type model struct {
 	keys    map[string]lease.Cell[analysislock.Key] // by KeyID, as last written
 
 	keyRevisions int64
-
-	tasks     []*task
-	owners    map[string]*caller
-	trace     []line
-	figures   figures
-	repeats   bool        // an earlier execution has counted the current step
-	wrong     []string    // the violations
-	onBooking func(*task) // called with each task; may be nil
+	served       int // calls
+	tasks        []*task
+	owners       map[string]*caller
+	trace        []line
+	figures      figures
+	repeats      bool        // an earlier execution has counted the current step
+	wrong        []string    // the violations
+	onBooking    func(*task) // called with each task; may be nil
 }
 
 // limits are the settings of all workers for their runs. Zero: no limit.
@@ -78,6 +78,7 @@ type record struct {
 	charges  []string          // receipts of the provider
 	keys     map[string]string // the receipts by key
 	parkings []*caller
+	parkedAt int // m.served when it was last parked
 }
 
 // state is the lock and the checkpoint after a write.
@@ -107,6 +108,7 @@ type caller struct {
 	run      *run
 	since    int   // the number of the record's states when it started
 	parked   bool  // it has parked its analysis
+	lookedAt int   // m.served when it read which analyses are parked; zero: not since it parked its own
 	alone    bool  // its acquisition says that its worker runs nothing else
 	broken   *Span // from when an operator broke its lock until its trust ends
 	answered bool
@@ -180,7 +182,7 @@ func (m *model) locked(do func()) {
 	do()
 }
 
-func (m *model) count(name string) {
+func (m *model) count(name figure) {
 	if !m.repeats {
 		m.figures[name]++
 	}
@@ -273,6 +275,7 @@ type reply struct {
 
 // serve serves a call.
 func (m *model) serve(c *call) (r reply) {
+	m.served++
 	switch c.kind {
 	case load:
 		r.cell = m.load(c.id)
@@ -292,7 +295,7 @@ func (m *model) serve(c *call) (r reply) {
 	case swapKey:
 		r.key, r.err = m.swapKey(c)
 	case parked:
-		r.parked = m.parked(c.id, c.limit)
+		r.parked, c.by.lookedAt = m.parked(c.id, c.limit), m.served
 	}
 	r.cell.Asked, r.key.Asked = c.asked, c.asked
 	return r
@@ -332,9 +335,9 @@ func (m *model) load(id string) cell {
 // swap serves a write. The reply to an acquisition has the work, as if it was read with it.
 func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, error) {
 	r := m.records[id]
-	if r == nil || !r.current(prev) && !m.skipRevisions {
+	if current := r != nil && r.current(prev); !current && !m.skipRevisions {
 		m.count("conflicts")
-		if r != nil && p.operates == "" && p.token != 0 && r.holder != p {
+		if held := p.operates == "" && p.token != 0; held && r.holder != p {
 			m.count("superseded writes refused")
 		}
 		if p.operates == Mark {
@@ -354,7 +357,7 @@ func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, erro
 	}
 
 	if next.ParkedAt.After(r.doc.ParkedAt) {
-		r.parkings = append(r.parkings, p)
+		r.parkings, r.parkedAt, p.lookedAt = append(r.parkings, p), m.served, 0
 	}
 	m.judge(r, next, mark, p)
 	m.judgeRecord(r, next, p)
@@ -392,7 +395,7 @@ func alias(t taskqueue.Task, by *caller) string {
 func (m *model) book(t taskqueue.Task, by *caller) (made *task) {
 	now := time.Now().Add(m.queueSkew)
 	for _, old := range m.tasks {
-		if old.Name == t.Name && (!old.done || now.Before(old.freed)) {
+		if free := old.done && !now.Before(old.freed); old.Name == t.Name && !free {
 			return nil
 		}
 	}
@@ -432,7 +435,10 @@ func (m *model) taskNamed(name string) *task {
 // pending counts the tasks of an analysis, or of all, other than one.
 func (m *model) pending(id string, but *task) (n int) {
 	for _, t := range m.tasks {
-		if !t.done && t != but && (id == "" || t.AnalysisID == id) {
+		if t.done || t == but {
+			continue
+		}
+		if id == "" || t.AnalysisID == id {
 			n++
 		}
 	}
@@ -445,7 +451,8 @@ func (m *model) orphaned(r *record) bool {
 	now, l := m.now(), r.doc.Lock
 	late := func(t time.Time) bool { return now.Sub(t) >= m.policy.TTL }
 	open := r.doc.Status == analysislock.Queued || r.doc.Status == analysislock.Processing
-	return open && r.doc.ParkedAt.IsZero() && (l.Owner == "" || !now.Before(l.ExpiresAt)) && late(r.updated) && late(r.doc.NextAttemptAt)
+	free := l.Owner == "" || !now.Before(l.ExpiresAt)
+	return open && r.doc.ParkedAt.IsZero() && free && late(r.updated) && late(r.doc.NextAttemptAt)
 }
 
 // orphans returns readings of all analyses that recovery must find, oldest first.
@@ -514,7 +521,8 @@ func (c *client) Load(ctx context.Context, id string, _ lease.Want) (cell, error
 // Swap takes the owner of a delivery from its first write.
 func (c *client) Swap(ctx context.Context, id string, prev cell, next analysis) (cell, error) {
 	c.locked(func() {
-		if p := callerOf(ctx); p.operates == "" && p.owner == "" && next.Lock.Token != prev.Doc.Lock.Token {
+		p := callerOf(ctx)
+		if first := p.operates == "" && p.owner == ""; first && next.Lock.Token != prev.Doc.Lock.Token {
 			p.owner = cmp.Or(next.Lock.Owner, next.Lock.FinishedBy)
 			c.owners[p.owner] = p
 		}
@@ -549,7 +557,8 @@ func (c *client) ledger() *analysislock.Locks {
 		panic(err)
 	}
 	if c.keySlots > 0 {
-		l.Keys = &analysislock.Keys{Store: keyClient{c}, Limit: func(string) int { return c.keySlots }, Parked: c.Parked}
+		l.Keys = &analysislock.Keys{Store: keyClient{c}, Parked: c.Parked}
+		l.Keys.Limit = func(string) int { return c.keySlots }
 	}
 	return l
 }

@@ -69,7 +69,8 @@ func (m *model) hand(p *caller, job orchestrator.Job) work {
 	}
 	handed, r := markOf(value), m.records[p.analysis]
 	for _, other := range p.on.callers {
-		if other != p && other.running() && (p.alone || other.alone) {
+		beside := other != p && other.running()
+		if alone := p.alone || other.alone; beside && alone {
 			m.fail("%s and %s run together, but one of them alone", p, other)
 		}
 	}
@@ -135,15 +136,16 @@ func (m *model) wrongMark(r *record, next analysis, after mark, k Kind, p *calle
 		p.run.written = after
 		m.count("checkpoints committed")
 	}
-	if (k != Release && k != Finish) || p.run == nil {
+	if ends := k == Release || k == Finish; !ends || p.run == nil {
 		return ""
 	}
 	committed := p.run.awaited || after.token == p.token && m.since()-p.run.ended < flushTime
-	if k == Release && lastOf(next).Code == "run_timeout" && committed {
+	if counted := k == Release && lastOf(next).Code == "run_timeout"; counted && committed {
 		return fmt.Sprintf("counted an attempt that has committed %v", after)
 	}
-	last, lost := p.run.reported, outcomeOf(next) == analysislock.OutcomeLockLost
-	if after != last && last.n > 0 && !last.tooLarge() && !lost {
+	last := p.run.reported
+	kept := last.n > 0 && !last.tooLarge() && outcomeOf(next) != analysislock.OutcomeLockLost
+	if kept && after != last {
 		return fmt.Sprintf("left %v without %v", after, last)
 	}
 	return ""

@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"taskguard/lease/analysislock"
+	"taskguard/lease/leasetest"
 	"taskguard/orchestrator"
 )
 
 // The queue and the workers run as they are shipped, with recovery each minute, while the analyzer
 // fails for 55 minutes. Analyses arrive during all of it, and each task is dispatched twice. Every
 // third run takes 40 s, so that its duplicate books a follow-up.
-func TestAnOutageOf55MinutesLeavesNoAnalysisFailed(t *testing.T) {
+func TestSimulation_Outage(t *testing.T) {
 	const length = 55 * time.Minute
 	for _, ttl := range []time.Duration{300 * time.Second, 60 * time.Second} {
 		p, all := perfect(), figures{}
@@ -39,13 +40,12 @@ func TestAnOutageOf55MinutesLeavesNoAnalysisFailed(t *testing.T) {
 			}
 		}
 		for name := range all {
-			if strings.HasPrefix(name, "unsettled ") {
+			if strings.HasPrefix(string(name), "unsettled ") {
 				t.Errorf("TTL %v: %d %s, want none", ttl, all[name], name)
 			}
 		}
-		wanted := []string{"settled retry", "settled waiting", "settled locked", "dispatched twice"}
-		if names := all.missing(wanted); names != nil {
-			t.Errorf("TTL %v: never happened: %q", ttl, names)
-		}
+		all.expect(t, []figure{
+			"settled retry", "settled waiting", "settled locked", leasetest.DeliveredTwice,
+		})
 	}
 }

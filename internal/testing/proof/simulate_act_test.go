@@ -11,15 +11,17 @@ import (
 	"time"
 
 	"taskguard/lease/analysislock"
+	"taskguard/lease/leasetest"
 	"taskguard/orchestrator"
 	"taskguard/worker"
 )
 
 // actFigures are expected: without them the seeds prove nothing about acts.
-var actFigures = []string{
-	"acts in the dark", "charges of a superseded run", "charges refused by their key", "crashes before a charge",
-	"crashes after a charge", "pauses before a charge", "replies of a charge lost", "acts surely not done", "acts found",
-	"acts missing", "answered done", "answered not done", "second charges after an answer",
+var actFigures = []figure{
+	leasetest.CrashBefore.At("charge"), leasetest.CrashAfter.At("charge"), leasetest.Pause.At("charge"),
+	leasetest.ReplyLost.At("charge"), leasetest.Refuse.At("charge"), leasetest.RequestLost.At("find charge"),
+	"charges of a superseded run", "charges refused by their key", "acts found", "acts missing",
+	"answered done", "answered not done", "second charges after an answer",
 }
 
 // act is how an analysis charges.
@@ -43,7 +45,8 @@ func (m *model) judgeRecord(r *record, next analysis, p *caller) {
 		m.fail("%s: %s left openEffects %d for %v", r.doc.ID, p, next.OpenActs, r.acts)
 	case p.operates == Resolve && *p.seen != analysislock.Seen{Status: r.doc.Status, Grant: r.doc.Lock.Grant()}:
 		m.fail("%s: %s answered an act of %s, and saw %+v", r.doc.ID, p, m.show(r.doc), p.seen)
-	case p.operates != Resolve && p.operates != "" && before.State == analysislock.ActStarted && !reflect.DeepEqual(before, after):
+	case p.operates != Resolve && p.operates != "" &&
+		before.State == analysislock.ActStarted && !reflect.DeepEqual(before, after):
 		m.fail("%s: %s dropped an uncertain act", r.doc.ID, p)
 	case next.Status == analysislock.Ready && len(r.charges) > 0 && len(r.acts.Open()) > 0:
 		m.fail("%s: %s left an act open that has been done", r.doc.ID, p)
@@ -64,72 +67,28 @@ func (m *model) judgeRecord(r *record, next analysis, p *caller) {
 	m.note("%s: act %+v", p, step)
 }
 
+// charging is one attempt to charge.
+type charging struct {
+	*simulation
+	by    *caller
+	job   orchestrator.Job
+	how   act
+	r     *draws
+	pause time.Duration // if there is one
+}
+
 // charge is a marked act at a provider. Its request arrives even if the run is cancelled.
 func (w *simulation) charge(ctx context.Context, p *caller, job orchestrator.Job) error {
-	how := w.actOf(job.AnalysisID)
+	how, r := w.actOf(job.AnalysisID), w.seed.of("charge", job.AnalysisID, job.LockToken)
 	if !how.charges {
 		return nil
 	}
-	r := w.seed.of("charge", job.AnalysisID, job.LockToken)
-	happens := func(name string, chance float64) (does bool) {
-		if does = !w.quiet() && r.chance(chance); does {
-			w.locked(func() { w.count(name) })
-		}
-		return does
-	}
-	passes := func(what string) bool {
-		time.Sleep(r.between(time.Millisecond, 2*time.Second))
-		return w.alive(p.on, what, job.AnalysisID, job.LockToken)
-	}
-	crash := func() { w.apply(incident{kind: "crash", slot: p.on.slot.n}, int(p.token)) }
-	pause := incident{kind: "pause", slot: p.on.slot.n, last: r.between(w.p.policy.TTL, 4*w.p.policy.TTL)}
-
-	do := func(context.Context) (receipt string, err error) {
-		if happens("crashes before a charge", 0.05) {
-			w.going.Go(crash)
-		} else if happens("pauses before a charge", 0.15) {
-			w.apply(pause, int(p.token))
-		}
-		if !passes("asks the provider") {
-			return "", errForNow
-		}
-		if happens("acts surely not done", 0.1) {
-			return "", worker.NotDone(errForNow)
-		}
-
-		w.locked(func() { receipt = w.provide(p, job.Key("charge"), how.keys) })
-		if happens("crashes after a charge", 0.1) {
-			w.going.Go(crash)
-		}
-		if !passes("has charged") || happens("replies of a charge lost", 0.15) {
-			return "", errForNow
-		}
-		return receipt, nil
-	}
-
+	c := &charging{w, p, job, how, r, r.between(w.p.policy.TTL, 4*w.p.policy.TTL)}
 	var find []worker.Finder[string]
-	if how.finds {
-		find = append(find, worker.Find(func(context.Context) (receipt string, found bool, err error) {
-			if happens("acts in the dark", 0.2) {
-				return "", false, errForNow
-			}
-			w.locked(func() {
-				if found = len(w.records[p.analysis].charges) > 0; found {
-					receipt = w.records[p.analysis].charges[0]
-					w.count("acts found")
-					return
-				}
-				w.count("acts missing")
-				w.step(p, actMissing, "")
-			})
-			if !passes("has asked the provider") {
-				return "", false, errForNow
-			}
-			return receipt, found, nil
-		}))
+	if c.how.finds {
+		find = append(find, worker.Find(c.find))
 	}
-
-	receipt, err := worker.Once(ctx, job, "charge", do, find...)
+	receipt, err := worker.Once(ctx, job, "charge", c.do, find...)
 	w.locked(func() {
 		w.note("%s: charge: %q, %v", p, receipt, err)
 		switch {
@@ -140,6 +99,69 @@ func (w *simulation) charge(ctx context.Context, p *caller, job orchestrator.Job
 		}
 	})
 	return err
+}
+
+// do asks the provider to charge.
+func (c *charging) do(context.Context) (receipt string, err error) {
+	if c.happens(leasetest.CrashBefore.At("charge"), 0.05) {
+		c.crash()
+	} else if c.happens(leasetest.Pause.At("charge"), 0.15) {
+		c.apply(incident{kind: leasetest.Pause, slot: c.by.on.slot.n, last: c.pause}, int(c.by.token))
+	}
+	if !c.passes("asks the provider") {
+		return "", errForNow
+	}
+	if c.happens(leasetest.Refuse.At("charge"), 0.1) {
+		return "", worker.NotDone(errForNow)
+	}
+
+	c.locked(func() { receipt = c.provide(c.by, c.job.Key("charge"), c.how.keys) })
+	if c.happens(leasetest.CrashAfter.At("charge"), 0.1) {
+		c.crash()
+	}
+	if !c.passes("has charged") || c.happens(leasetest.ReplyLost.At("charge"), 0.15) {
+		return "", errForNow
+	}
+	return receipt, nil
+}
+
+// find asks the provider whether it has charged.
+func (c *charging) find(context.Context) (receipt string, found bool, err error) {
+	if c.happens(leasetest.RequestLost.At("find charge"), 0.2) {
+		return "", false, errForNow
+	}
+	c.locked(func() {
+		charges := c.records[c.by.analysis].charges
+		if found = len(charges) > 0; found {
+			receipt = charges[0]
+			c.count("acts found")
+			return
+		}
+		c.count("acts missing")
+		c.step(c.by, actMissing, "")
+	})
+	if !c.passes("has asked the provider") {
+		return "", false, errForNow
+	}
+	return receipt, found, nil
+}
+
+// happens draws whether a fault happens.
+func (c *charging) happens(fault figure, chance float64) (does bool) {
+	if does = !c.quiet() && c.r.chance(chance); does {
+		c.locked(func() { c.count(fault) })
+	}
+	return does
+}
+
+// passes lets time pass. It reports false if the process has died.
+func (c *charging) passes(what string) bool {
+	time.Sleep(c.r.between(time.Millisecond, 2*time.Second))
+	return c.alive(c.by.on, what, c.job.AnalysisID, c.job.LockToken)
+}
+
+func (c *charging) crash() {
+	c.going.Go(func() { c.apply(incident{kind: leasetest.Crash, slot: c.by.on.slot.n}, int(c.by.token)) })
 }
 
 // step records what happens at the provider. The caller holds the mutex.
@@ -175,7 +197,8 @@ func (w *simulation) answerActs() {
 		var open []string
 		w.locked(func() {
 			for _, id := range slices.Sorted(maps.Keys(w.records)) {
-				if r := w.records[id]; r.doc.OpenActs > 0 && r.holder == nil && r.doc.Lock.Finished {
+				r := w.records[id]
+				if uncertain := r.doc.OpenActs > 0 && r.holder == nil; uncertain && r.doc.Lock.Finished {
 					open = append(open, id)
 				}
 			}
@@ -193,7 +216,7 @@ func (w *simulation) answerActs() {
 				if p.answer.Done = len(r.charges) > 0; p.answer.Done {
 					p.answer.Result, _ = json.Marshal(r.charges[0])
 				}
-				w.count(map[bool]string{true: "answered done", false: "answered not done"}[p.answer.Done])
+				w.count(map[bool]figure{true: "answered done", false: "answered not done"}[p.answer.Done])
 			})
 			if !w.quiet() && r.chance(0.2) { // another operator does not answer
 				name := "requeue-" + p.name
@@ -211,7 +234,8 @@ func (w *simulation) judgeActs() {
 		for _, wrong := range judgeAct(r.actSteps, w.actOf(id).keys) {
 			w.fail("%s: %s", id, wrong)
 		}
-		if n := len(r.charges); n == 0 && r.doc.Status == analysislock.Ready && w.actOf(id).charges {
+		uncharged := len(r.charges) == 0 && w.actOf(id).charges
+		if uncharged && r.doc.Status == analysislock.Ready {
 			w.fail("%s is READY without a charge", id)
 		}
 	}

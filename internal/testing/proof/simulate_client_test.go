@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/lease"
+	"taskguard/lease/leasetest"
 )
 
 // callTimeout bounds one call, as the real client's does.
@@ -16,7 +17,7 @@ const callTimeout = 5 * time.Second
 
 // fault is the fault of one call to the store.
 type fault struct {
-	name    string
+	name    leasetest.Fault
 	applied bool
 	err     error // instead of the store's reply, unless nil
 	// The request and the reply take longer by up to these times.
@@ -28,15 +29,19 @@ func faults(late time.Duration) []fault {
 	lost := status.Error(codes.Unavailable, "lost")
 	conflict := fmt.Errorf("%w: %w", lease.ErrConflict, status.Error(codes.FailedPrecondition, "sent twice"))
 	return []fault{
-		{name: "request dropped", err: lost},
-		{name: "reply dropped", applied: true, err: lost},
-		{name: "conflict", err: conflict},
-		{name: "conflict though applied", applied: true, err: conflict},
-		{name: "applied too late", applied: true, out: late},
-		{name: "slow request", applied: true, out: callTimeout},
-		{name: "slow reply", applied: true, back: callTimeout},
+		{name: leasetest.RequestLost, err: lost},
+		{name: leasetest.ReplyLost, applied: true, err: lost},
+		{name: leasetest.Conflict, err: conflict},
+		{name: leasetest.SentTwice, applied: true, err: conflict},
+		{name: leasetest.Late, applied: true, out: late},
+		{name: leasetest.SlowRequest, applied: true, out: callTimeout},
+		{name: leasetest.SlowReply, applied: true, back: callTimeout},
 	}
 }
+
+// rpcFaults are their names.
+var rpcFaults = []figure{leasetest.RequestLost, leasetest.ReplyLost, leasetest.Conflict, leasetest.SentTwice,
+	leasetest.Late, leasetest.SlowRequest, leasetest.SlowReply}
 
 // connection connects a worker or an operator to the store and the queue. All faults of calls
 // happen here.
@@ -84,7 +89,8 @@ func (c *connection) send(ctx context.Context, k *call) reply {
 			}
 			c.underway--
 			if c.traced {
-				c.note("%s: %s %s [%s] applied %v: %s %v", k.by, k.kind, k.id, f.name, f.applied, c.show(a.cell.Doc), a.err)
+				doc := c.show(a.cell.Doc)
+				c.note("%s: %s %s [%s] applied %v: %s %v", k.by, k.kind, k.id, f.name, f.applied, doc, a.err)
 			}
 		})
 		if f.err != nil {
@@ -115,7 +121,7 @@ func (c *connection) plan(r *draws) fault {
 	}
 	f := fault{applied: true}
 	if c.from != nil && c.from.slot.cut.has(c.since()) {
-		c.count("calls of a worker that is cut off")
+		c.count(leasetest.Unavailable)
 		return fault{out: callTimeout, back: callTimeout}
 	}
 	if left := r.Float64(); !c.quiet() {
@@ -144,7 +150,7 @@ func (c *connection) afterwards(k *call, a *reply, r *draws) {
 	case c.unbooked(p) && r.chance(c.p.dying) && !c.quiet():
 		c.going.Go(func() {
 			time.Sleep(c.seed.of("death", p.name).between(0, 100*time.Millisecond))
-			c.apply(incident{kind: "crash", slot: c.from.slot.n}, int(p.token))
+			c.apply(incident{kind: leasetest.Crash, slot: c.from.slot.n}, int(p.token))
 		})
 	case p.operates != "" && p.answered:
 		c.landed[k.id] = c.since()
@@ -166,10 +172,10 @@ func (c *connection) book(ctx context.Context, k *call) (a reply) {
 		c.locked(func() {
 			switch {
 			case lost && r.chance(0.5):
-				c.count("bookings unavailable")
+				c.count(leasetest.RequestLost.At(book))
 				return
 			case lost:
-				c.count("booking replies lost")
+				c.count(leasetest.ReplyLost.At(book))
 			}
 			if a = c.serve(k); a.already {
 				c.count("names taken")
@@ -194,7 +200,7 @@ func (c *connection) find(k *call) (a reply) {
 	c.locked(func() {
 		if a = c.serve(k); !c.quiet() && r.chance(2*c.p.booking) {
 			a = reply{err: status.Error(codes.PermissionDenied, "refused")}
-			c.count("asks unanswered")
+			c.count(leasetest.Refuse.At(find))
 		}
 	})
 	time.Sleep(r.between(time.Millisecond, 50*time.Millisecond))

@@ -3,14 +3,10 @@ package proof
 import (
 	"context"
 	"fmt"
-	"os"
-	"slices"
-	"strconv"
-	"sync"
-	"testing"
 	"time"
 
 	"taskguard/lease/analysislock"
+	"taskguard/lease/leasetest"
 	"taskguard/orchestrator"
 )
 
@@ -38,7 +34,7 @@ func (w *simulation) kill(ctx context.Context, p *caller) (orchestrator.Result, 
 	w.spend(ctx, p.on, r.between(50*time.Millisecond, latest))
 	if ctx.Err() == nil && w.alive(p.on, "kills", p.name) {
 		w.locked(func() { w.count("kills") })
-		w.going.Go(func() { w.apply(incident{kind: "crash", slot: p.on.slot.n}, int(p.token)) })
+		w.going.Go(func() { w.apply(incident{kind: leasetest.Crash, slot: p.on.slot.n}, int(p.token)) })
 		<-p.on.dead
 	}
 	return nil, errForNow // nobody gets it: the process is dead
@@ -85,45 +81,9 @@ func (p *profile) steady(s seed, r *draws) {
 }
 
 // expectedOfKillers are the figures that must not be zero: without them the seeds prove nothing.
-var expectedOfKillers = []string{
+var expectedOfKillers = []figure{
 	"kills", "crashes found", "delay", "settled suspect", "unsettled busy", "suspects that emptied their worker",
 	"given up after crashes alone", "ended ready ",
-}
-
-// SIMULATE_KILLERS=n replays a seed, with its trace.
-func TestSeedsOfKillersFailNobodyElse(t *testing.T) {
-	if os.Getenv("SIMULATE_KILLERS") != "" {
-		n := seed(number(t, "SIMULATE_KILLERS", 0))
-		w := newSimulation(n, n.killers(), nil)
-		w.traced = true
-		w.simulate(t).reportTo(t)
-		fmt.Printf("%+v\n%s%s", w.p, w.transcript(), w.figures)
-		return
-	}
-
-	var mu sync.Mutex
-	all := figures{}
-	t.Run("seed", func(seeds *testing.T) {
-		for n := range max(60, number(t, "SIMULATE_SEEDS", 0)/10) {
-			seeds.Run(strconv.Itoa(n), func(t *testing.T) {
-				t.Parallel()
-				if seeds.Failed() {
-					t.Skip("a seed has failed: SIMULATE_KILLERS=N repeats it")
-				}
-				w := newSimulation(seed(n), seed(n).killers(), nil).simulate(t)
-				w.reportTo(t)
-				mu.Lock()
-				defer mu.Unlock()
-				all.add(w.figures)
-			})
-		}
-	})
-	if os.Getenv("SIMULATE_SEEDS") != "" {
-		fmt.Printf("figures with killers:\n%s", all)
-	}
-	if names := all.missing(expectedOfKillers); names != nil {
-		t.Errorf("never happened, so the seeds prove nothing: %q", names)
-	}
 }
 
 // judgeKillers checks that each killer is FAILED as such after four attempts, and that no other analysis is.
@@ -139,53 +99,6 @@ func (w *simulation) judgeKillers() {
 			w.fail("%s, a killer, is %s after %d attempts, %+v", id, w.show(d), r.attempts, d.Error)
 		case !w.kills(id) && d.Status != analysislock.Ready:
 			w.fail("%s, which kills nobody, is %s, %+v", id, w.show(d), d.Error)
-		}
-	}
-}
-
-// The suspects have killed their worker twice, and are innocent. The only instance always runs others, which are
-// not over while a suspect waits for its places, but for the wait after ten delays.
-func TestASuspectOnAnInstanceThatIsAlwaysBusyRunsAlone(t *testing.T) {
-	for name, c := range map[string]struct {
-		suspects, others int // the others from 70 s on
-		apart, takes     time.Duration
-		atMost           time.Duration // from the second attempt to the third
-	}{
-		"a stream":                   {1, 200, 12500 * time.Millisecond, 25 * time.Second, 15 * time.Minute},
-		"a stream of long ones":      {1, 20, 12*time.Minute + 30*time.Second, 24 * time.Minute, time.Hour},
-		"one longer than the delays": {1, 1, 0, 24 * time.Minute, 30 * time.Minute},
-		"two among long ones":        {2, 20, 12*time.Minute + 30*time.Second, 24 * time.Minute, 3 * time.Hour},
-	} {
-		p := perfect()
-		p.policy.TTL, p.workers, p.places, p.end = 30*time.Second, 1, 3, 24*time.Hour
-		p.arrivals = make([]time.Duration, c.suspects)
-		for n := range c.others {
-			p.arrivals = append(p.arrivals, 70*time.Second+time.Duration(n)*c.apart)
-		}
-		isSuspect := func(id string) bool { return id == "a0" || c.suspects == 2 && id == "a1" }
-		var w *simulation
-		w = newSimulation(1, p, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
-			switch id := job.AnalysisID; {
-			case isSuspect(id) && job.LockToken <= 2:
-				return w.kill(ctx, callerOf(ctx))
-			case isSuspect(id):
-				w.spend(ctx, callerOf(ctx).on, time.Second)
-			default:
-				w.spend(ctx, callerOf(ctx).on, c.takes)
-			}
-			return result(job.AnalysisID, job.LockToken), nil
-		})
-		w.simulate(t).reportTo(t)
-
-		for n := range c.suspects {
-			r := w.records[fmt.Sprintf("a%d", n)]
-			began := func(token int64) time.Duration {
-				return r.states[slices.IndexFunc(r.states, func(s state) bool { return s.lock.Token == token })].at
-			}
-			waited, delays := began(3)-began(2), r.doc.History[1].Delays
-			if r.doc.Status != analysislock.Ready || !r.doc.History[2].Alone || waited > c.atMost || delays < 1 {
-				t.Errorf("%s: %s, waited %v, %d delays, alone %v", name, w.show(r.doc), waited, delays, r.doc.History[2].Alone)
-			}
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"taskguard/internal/delivery"
 	"taskguard/lease"
+	"taskguard/lease/leasetest"
 )
 
 // seed determines a simulation: each random choice depends only on the seed and on
@@ -35,7 +36,7 @@ func pick[T any](d *draws, choices ...T) T { return choices[d.IntN(len(choices))
 
 // incident happens to a worker at one of the slot's calls to the store, and a little later.
 type incident struct {
-	kind  string // crash, pause, stop, cut
+	kind  leasetest.Fault // Crash, Pause, Stop or Unavailable
 	slot  int
 	call  int
 	after time.Duration
@@ -56,16 +57,16 @@ type profile struct {
 	queueSkew time.Duration
 	deadline  time.Duration // of the dispatch of an analysis's first task
 
-	rpc       map[string]float64 // the rates of faults
-	booking   float64            // the rate of each fault of a booking
-	dispatch  float64            // of each fault of a dispatch
-	failures  float64            // of runs that fail
-	dying     float64            // of workers that crash after the release that follows
-	long      float64            // of long runs
-	twice     float64            // of tasks that are dispatched twice, besides dispatch
-	reporting float64            // of analyses whose runs report
-	takes     time.Duration      // unless 0, all runs but those of killers take this long, or a fifth less at most
-	killers   int                // so many of the first analyses kill their worker
+	rpc       map[leasetest.Fault]float64 // the rates of faults
+	booking   float64                     // the rate of each fault of a booking
+	dispatch  float64                     // of each fault of a dispatch
+	failures  float64                     // of runs that fail
+	dying     float64                     // of workers that crash after the release that follows
+	long      float64                     // of long runs
+	twice     float64                     // of tasks that are dispatched twice, besides dispatch
+	reporting float64                     // of analyses whose runs report
+	takes     time.Duration               // all runs but of killers take this long, or a fifth less; 0: random
+	killers   int                         // so many of the first analyses kill their worker
 	incidents []incident
 	operators []time.Duration
 	end       time.Duration // of all faults
@@ -106,7 +107,7 @@ func (s seed) profile() profile {
 	if p.single = uint64(s)%5 == 0; p.single {
 		p.purge = r.chance(0.5)
 		after := r.between(0, 200*time.Millisecond)
-		p.incidents = []incident{{kind: "crash", slot: r.IntN(p.workers), call: 1 + r.IntN(12), after: after}}
+		p.incidents = []incident{{kind: leasetest.Crash, slot: r.IntN(p.workers), call: 1 + r.IntN(12), after: after}}
 		return p
 	}
 	if r.chance(0.4) {
@@ -124,7 +125,7 @@ func (s seed) profile() profile {
 
 func (p *profile) drawFaults(r *draws) {
 	rate := pick(r, 0.01, 0.03, 0.1)
-	p.rpc = map[string]float64{}
+	p.rpc = map[leasetest.Fault]float64{}
 	for _, f := range faults(0) {
 		if r.chance(0.7) {
 			p.rpc[f.name] = rate
@@ -134,7 +135,7 @@ func (p *profile) drawFaults(r *draws) {
 	p.dispatch = pick(r, 0, 0.05, 0.2)
 	p.failures = pick(r, 0, 0.1, 0.3)
 	p.dying = pick(r, 0, 0.1, 0.3)
-	for _, kind := range []string{"crash", "pause", "stop", "cut"} {
+	for _, kind := range []leasetest.Fault{leasetest.Crash, leasetest.Pause, leasetest.Stop, leasetest.Unavailable} {
 		for range r.IntN(7) {
 			p.incidents = append(p.incidents, incident{
 				kind: kind, slot: r.IntN(p.workers), call: 1 + r.IntN(100),

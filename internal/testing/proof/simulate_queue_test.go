@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"taskguard/internal/delivery"
+	"taskguard/lease/leasetest"
 )
 
 // deliver dispatches a task until it is acknowledged.
@@ -11,14 +12,14 @@ func (w *simulation) deliver(t *task) {
 	r := w.seed.of("task", t.alias)
 	in := max(0, t.At.Sub(time.Now().Add(w.queueSkew)))
 	if r.chance(w.p.dispatch) && !w.quiet() {
-		w.locked(func() { w.count("dispatched late") })
+		w.locked(func() { w.count(leasetest.DeliveredLate) })
 		in += r.between(0, 2*w.p.policy.TTL)
 	}
 	if r.chance(w.p.dispatch+w.p.twice) && !w.quiet() {
 		again := in + r.between(0, w.p.policy.TTL)
 		w.going.Go(func() {
 			if w.pass(again) {
-				w.locked(func() { w.count("dispatched twice") })
+				w.locked(func() { w.count(leasetest.DeliveredTwice) })
 				w.dispatch(t)
 			}
 		})
@@ -85,11 +86,11 @@ func (w *simulation) dispatch(t *task) (done bool) {
 
 	w.locked(func() {
 		if lost {
-			w.count("answers lost")
+			w.count(leasetest.AnswerLost)
 		}
-		if w.p.purge && i.crashed && !t.done {
+		if gone := w.p.purge && i.crashed; gone && !t.done {
 			t.done = true
-			w.count("tasks lost with a crash")
+			w.count(leasetest.TaskLost)
 		}
 		done = t.done && i.crashed
 	})

@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"taskguard/internal/taskqueue"
+	"taskguard/lease/leasetest"
 	"taskguard/orchestrator"
 )
 
@@ -112,7 +114,7 @@ func (w *simulation) arrive(id string, at time.Duration) {
 			created.doc.BookedTask = first.Name // else the application does not name its task
 		}
 		if w.p.dispatch > 0 && r.chance(0.1) {
-			w.count("tasks never enqueued")
+			w.count(leasetest.TaskLost.At("arrival"))
 			return
 		}
 		w.book(first, nil)
@@ -203,27 +205,28 @@ func (w *simulation) pass(d time.Duration) bool {
 // quiet reports whether the time of faults has ended.
 func (w *simulation) quiet() bool { return w.since() >= w.p.end }
 
-// judgeRuns checks that no two runs of an analysis were in effect at the same time. A
-// run is in effect until it ends or is cancelled, except while its process is paused
+// inEffect returns when a run is in effect: until it ends or is cancelled, except while its process is paused
 // or while its worker cannot know yet that its lock was broken.
-func (w *simulation) judgeRuns() {
-	inEffect := func(p *caller) (whole Span, excuses []Span) {
-		whole, excuses = Span{p.run.begun, p.run.ended}, p.run.pauses
-		if c := p.run.cancelled; c >= 0 {
-			whole.Until = min(whole.Until, c)
-		}
-		if p.broken != nil {
-			excuses = append(excuses, *p.broken)
-		}
-		return whole, excuses
+func (p *caller) inEffect() (whole Span, excuses []Span) {
+	whole, excuses = Span{p.run.begun, p.run.ended}, p.run.pauses
+	if c := p.run.cancelled; c >= 0 {
+		whole.Until = min(whole.Until, c)
 	}
+	if p.broken != nil {
+		excuses = append(excuses, *p.broken)
+	}
+	return whole, excuses
+}
+
+// judgeRuns checks that no two runs of an analysis were in effect at the same time.
+func (w *simulation) judgeRuns() {
 	for n, a := range w.runs {
 		for _, b := range w.runs[n+1:] {
 			if a.analysis != b.analysis {
 				continue
 			}
-			older, excuses := inEffect(a)
-			newer, more := inEffect(b)
+			older, excuses := a.inEffect()
+			newer, more := b.inEffect()
 			both := Span{max(older.From, newer.From), min(older.Until, newer.Until)}
 			if excess := both.Uncovered(slices.Concat(excuses, more)...); excess > 0 {
 				w.fail("%s and %s were both in effect for %v", a, b, excess)
@@ -252,26 +255,47 @@ func (w *simulation) reportTo(t *testing.T) {
 
 // expectedFigures are the figures that must not be zero: without them the seeds
 // prove nothing.
-var expectedFigures = []string{
-	"continued runs refunded", "stopped runs refunded", "give up", "unlock", "requeue", "cancel", "steals", "late wake-ups", "superseded writes refused", "recoveries booked",
+var expectedFigures = slices.Concat(actFigures, rpcFaults, []figure{
+	leasetest.Crash, leasetest.Pause, leasetest.Stop, leasetest.Unavailable, leasetest.DeliveredTwice,
+	leasetest.DeliveredLate, leasetest.AnswerLost, leasetest.TaskLost,
+	leasetest.RequestLost.At(book), leasetest.ReplyLost.At(book), leasetest.CrashBefore.At(book),
+	leasetest.Refuse.At(find), leasetest.TaskLost.At("arrival"),
+	"continued runs refunded", "stopped runs refunded", "give up", "unlock", "requeue", "cancel", "steals",
+	"late wake-ups", "superseded writes refused", "recoveries booked",
 	"settled locked", "unsettled locked", "settled lock_lost", "unsettled lock_lost", "settled shutting_down",
 	"settled retry", "unsettled retry", "settled waiting", "unsettled waiting",
-	"settled continued", "unsettled continued", "marks of those that wait in the queue", "asks unanswered", "crashes",
-	"crashes between commit and booking", "booked again after a crash", "booked attempts delivered early",
-	"pauses", "stops", "calls of a worker that is cut off", "bookings unavailable", "booking replies lost", "names taken",
-	"dispatched twice", "dispatched late", "answers lost", "dispatch deadlines passed",
-	"tasks lost with a crash", "tasks never enqueued", "first acquired after a crash",
+	"settled continued", "unsettled continued", "marks of those that wait in the queue",
+	"booked again after a crash", "booked attempts delivered early", "names taken",
+	"dispatch deadlines passed", "first acquired after a crash",
 	"checkpoints committed", "checkpoints awaited", "checkpoints refused", "checkpoints handed out",
-	"ended ready ", "ended failed no_use", "ended retry analyzer_failed", "ended retry run_timeout", "ended retry stalled",
-	"ended lock_lost ", "ended cancelled cancelled", "ended shutting_down ", "given up after MAX_RUN_TIME",
+	"ended ready ", "ended failed no_use", "ended retry analyzer_failed", "ended retry run_timeout",
+	"ended retry stalled", "ended lock_lost ",
+	"ended cancelled cancelled", "ended shutting_down ", "given up after MAX_RUN_TIME",
+})
+
+// seeds are simulations of one kind.
+type seeds struct {
+	profile  func(seed) profile
+	count    int
+	expected []figure
 }
 
-// SIMULATE_SEEDS is the number of seeds, and SIMULATE_SEED=n replays one, with
-// its trace.
-func TestManySeedsLoseNothingAndFinishEachOnce(t *testing.T) {
+// SIMULATE_SEEDS is the number of seeds, and SIMULATE_SEED=n replays one, with its trace.
+func TestSimulation(t *testing.T) {
+	count := number(t, "SIMULATE_SEEDS", 0)
+	for name, s := range map[string]seeds{
+		"nothing is lost and each finishes once": {seed.profile, cmp.Or(count, 150), expectedFigures},
+		"no key has more runs than slots":        {seed.keyed, max(60, count/5), expectedOfKeys},
+		"killers fail alone":                     {seed.killers, max(60, count/10), expectedOfKillers},
+	} {
+		t.Run(name, s.run)
+	}
+}
+
+func (s seeds) run(t *testing.T) {
 	if os.Getenv("SIMULATE_SEED") != "" {
 		n := seed(number(t, "SIMULATE_SEED", 0))
-		w := newSimulation(n, n.profile(), nil)
+		w := newSimulation(n, s.profile(n), nil)
 		w.traced = true
 		w.simulate(t).reportTo(t)
 		fmt.Printf("%+v\n%s%s", w.p, strings.Join(w.transcript(), ""), w.figures)
@@ -281,13 +305,13 @@ func TestManySeedsLoseNothingAndFinishEachOnce(t *testing.T) {
 	var mu sync.Mutex
 	all := figures{}
 	t.Run("seed", func(seeds *testing.T) {
-		for n := range number(t, "SIMULATE_SEEDS", 150) {
+		for n := range s.count {
 			seeds.Run(strconv.Itoa(n), func(t *testing.T) {
 				t.Parallel()
 				if seeds.Failed() {
 					t.Skip("a seed has failed: SIMULATE_SEED=N repeats it")
 				}
-				w := newSimulation(seed(n), seed(n).profile(), nil).simulate(t)
+				w := newSimulation(seed(n), s.profile(seed(n)), nil).simulate(t)
 				w.reportTo(t)
 				mu.Lock()
 				defer mu.Unlock()
@@ -296,18 +320,13 @@ func TestManySeedsLoseNothingAndFinishEachOnce(t *testing.T) {
 		}
 	})
 	if os.Getenv("SIMULATE_SEEDS") != "" {
-		fmt.Printf("figures:\n%s", all) // -v would print each seed as well
+		fmt.Printf("figures of %s:\n%s", t.Name(), all) // -v would print each seed as well
 	}
-	wanted := slices.Concat(expectedFigures, actFigures)
-	for _, f := range faults(0) {
-		wanted = append(wanted, f.name)
-	}
-	if names := all.missing(wanted); names != nil {
-		t.Errorf("never happened, so the seeds prove nothing: %q", names)
-	}
+	all.expect(t, s.expected)
 }
 
-func TestASeedRepeatsExactlyOnAnyNumberOfProcessors(t *testing.T) {
+// A seed repeats exactly on any number of processors.
+func TestSimulation_Repeats(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	for _, s := range []seed{0, 1, 2, 3, 4, 6, 7, 8, 9, 11, 12, 13} {
 		var first []string

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"taskguard/internal/delivery"
+	"taskguard/lease/leasetest"
 	"taskguard/orchestrator"
 )
 
@@ -73,19 +74,20 @@ func (w *simulation) apply(m incident, n int) {
 	s := w.slots[m.slot]
 	var i *instance
 	w.locked(func() { i = s.current })
-	if i == nil || w.quiet() && !w.p.single && w.p.killers == 0 {
+	late := w.quiet() && !w.p.single && w.p.killers == 0
+	if i == nil || late {
 		return
 	}
 
 	pause := w.seed.of("incident", n).between(time.Second, 20*time.Second)
 	switch m.kind {
-	case "crash":
-		w.crash(i, "crashes")
+	case leasetest.Crash:
+		w.crash(i, leasetest.Crash)
 		time.Sleep(pause)
 		w.replace(s)
-	case "stop":
+	case leasetest.Stop:
 		w.locked(func() {
-			w.count("stops")
+			w.count(leasetest.Stop)
 			w.note("%s gets SIGTERM", i.name)
 			i.stopping = true
 		})
@@ -93,10 +95,10 @@ func (w *simulation) apply(m incident, n int) {
 		time.Sleep(pause / 10)
 		w.replace(s)
 		time.Sleep(10*time.Second - pause/10)
-		w.crash(i, "")
-	case "pause":
+		w.crash(i, leasetest.None)
+	case leasetest.Pause:
 		w.locked(func() {
-			w.count("pauses")
+			w.count(leasetest.Pause)
 			w.note("%s is paused for %v", i.name, m.last)
 			i.paused = max(i.paused, w.since()+m.last)
 			for _, p := range i.callers {
@@ -105,9 +107,8 @@ func (w *simulation) apply(m incident, n int) {
 				}
 			}
 		})
-	case "cut":
+	case leasetest.Unavailable:
 		w.locked(func() {
-			w.count("cuts")
 			w.note("slot %d is cut off for %v", s.n, m.last)
 			s.cut = Span{w.since(), w.since() + m.last}
 		})
@@ -115,7 +116,7 @@ func (w *simulation) apply(m incident, n int) {
 }
 
 // crash ends the process: from now on it sends nothing.
-func (w *simulation) crash(i *instance, figure string) {
+func (w *simulation) crash(i *instance, figure leasetest.Fault) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if i.slot.current == i {
@@ -124,7 +125,7 @@ func (w *simulation) crash(i *instance, figure string) {
 	if i.crashed {
 		return
 	}
-	if figure != "" {
+	if figure != leasetest.None {
 		w.count(figure)
 		w.crashedAt = w.since()
 	}
@@ -137,7 +138,7 @@ func (w *simulation) crash(i *instance, figure string) {
 			p.run.ended = w.since()
 		}
 		if !p.answered && w.unbooked(p) {
-			w.count("crashes between commit and booking")
+			w.count(leasetest.CrashBefore.At(book))
 		}
 	}
 }
@@ -229,7 +230,8 @@ func (w *simulation) drawnRun(ctx context.Context, p *caller, job orchestrator.J
 	reports := whole.chance(w.p.reporting)
 	unit := r.between(length/20, length/2)
 	total := 2 + whole.IntN(12)
-	if reports && w.runTimeout <= 10*time.Minute && whole.chance(0.2) { // longer than a run may take
+	divided := reports && w.runTimeout <= 10*time.Minute
+	if divided && whole.chance(0.2) { // longer than a run may take
 		unit = w.runTimeout/5 + r.between(0, time.Second)
 		length = time.Duration(max(0, total-p.run.units))*unit + r.between(1, time.Millisecond)
 	}
@@ -250,7 +252,7 @@ func (w *simulation) drawnRun(ctx context.Context, p *caller, job orchestrator.J
 		}
 
 		ended := ctx.Err() != nil
-		if ended && reports && r.chance(0.7) {
+		if last := ended && reports; last && r.chance(0.7) {
 			w.reportMark(p, job)        // the last
 			time.Sleep(time.Nanosecond) // else the order of its renewal and of the release would be random
 		}
