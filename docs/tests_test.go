@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -39,6 +40,47 @@ func TestPages_Tests(t *testing.T) {
 	}))
 	if named < 50 {
 		t.Errorf("the pages name %d tests", named)
+	}
+}
+
+// command of a page, the Makefile or a job: its packages, and the pattern that selects tests.
+var (
+	goTest  = regexp.MustCompile("go test [^\n`|&]*")
+	pattern = regexp.MustCompile(`-run '?([^' ]+)`)
+	tested  = regexp.MustCompile(`\./([\w/-]*\w)`)
+)
+
+// A command selects tests that exist: with a name that has gone, go test passes without a test.
+func TestPages_Run(t *testing.T) {
+	names := map[string][]string{} // by folder
+	for path, file := range sources(t) {
+		for _, f := range testsOf(path, file) {
+			names[filepath.Dir(path)] = append(names[filepath.Dir(path)], f.Name.Name)
+		}
+	}
+
+	selected := 0
+	check(t, filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".md" && d.Name() != "Makefile" {
+			return err
+		}
+		for _, command := range goTest.FindAllString(strings.ReplaceAll(read(t, path), "$$", "$"), -1) {
+			run := pattern.FindStringSubmatch(command)
+			if run == nil || run[1] == "^$" {
+				continue
+			}
+			first, _, _ := strings.Cut(run[1], "/")
+			for _, folder := range tested.FindAllStringSubmatch(command, -1) {
+				selected++
+				if !slices.ContainsFunc(names[folder[1]], regexp.MustCompile(first).MatchString) {
+					t.Errorf("%s: no test is selected by %s", path, command)
+				}
+			}
+		}
+		return nil
+	}))
+	if selected < 10 {
+		t.Errorf("%d commands select tests", selected)
 	}
 }
 
