@@ -155,7 +155,7 @@ func TestLocal_Killer(t *testing.T) {
 	t.Parallel()
 	analyzer := script(t, `case "$(cat)" in *kill*) sleep 0.5; kill -9 $PPID; exit 1;; esac; sleep 2; echo '"done"'`)
 	settings := vars{"ANALYZER": "exec:" + analyzer, "LOCK_TTL": "3s", "MAX_RUNS": "10"}
-	env, progress := localCloud(t, settings, "--workers", "1")
+	env, progress := localCloud(t, settings, "--workers", "1", "--recover-every", "1s")
 	submit := func(id, input string) { taskguard(t, env, "submit --input "+input+" --id "+id).done(t) }
 	for i := range 8 {
 		if i == 4 {
