@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,14 +42,14 @@ var gone = map[string]func(t *testing.T, leave func()) orchestrator.Analyzer{
 			leave()
 		})
 	},
-	"a 500": answeringStatus(500), "a 503": answeringStatus(503), "a 502 of its proxy": answeringStatus(502),
+	"a 500": answeringStatus(500), "a 502 of its proxy": answeringStatus(502),
 	"refused": func(t *testing.T, leave func()) orchestrator.Analyzer {
 		s := serve(t, nil)
 		s.Close()
 		leave()
 		return newAnalyzer(t, s.URL, orchestrator.Options{AnyOutput: true})
 	},
-	"SIGTERM": ending("kill -TERM $$"), "SIGINT": ending("kill -INT $$"), "exit of a shell": ending("exit 143"),
+	"SIGTERM": ending("kill -TERM $$"), "SIGINT": ending("kill -INT $$"), "the exit of a shell": ending("exit 143"),
 }
 
 // answering returns an endpoint that answers by these.
@@ -69,17 +70,17 @@ func answeringStatus(status int) func(t *testing.T, leave func()) orchestrator.A
 	}
 }
 
-// ending returns a program that ends with the command of a shell.
+// ending returns a script that ends with this command.
 func ending(command string) func(t *testing.T, leave func()) orchestrator.Analyzer {
 	return func(t *testing.T, leave func()) orchestrator.Analyzer {
 		t.Helper()
 		leave()
-		return program(t, never, "shell", command)
+		return shell(t, command)
 	}
 }
 
 // In a stop of the instance, the sidecar may get SIGTERM first.
-func TestAnAnalyzerThatGoesAwayJustBeforeTheStopWasStopped(t *testing.T) {
+func TestPatience(t *testing.T) {
 	stopping := errors.New("the instance stops")
 	for name, analyzer := range gone {
 		t.Run(name, func(t *testing.T) {
@@ -104,35 +105,34 @@ func TestAnAnalyzerThatGoesAwayJustBeforeTheStopWasStopped(t *testing.T) {
 	}
 }
 
-func TestOtherEndsWaitForNoStop(t *testing.T) {
-	status := func(status int) func(http.ResponseWriter) {
-		return func(w http.ResponseWriter) { w.WriteHeader(status) }
+func TestPatience_OtherEnds(t *testing.T) {
+	endpoint := func(status int, header, body string) orchestrator.Analyzer {
+		return answering(t, func(w http.ResponseWriter) {
+			name, value, _ := strings.Cut(header, ": ")
+			w.Header().Set(name, value)
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body)
+		})
 	}
-	result := func(w http.ResponseWriter) {
-		w.Header().Set("Content-Type", "application/x-ndjson")
-		_, _ = io.WriteString(w, `{"result":1}`) // without a newline
-	}
-	named := func(w http.ResponseWriter) {
-		w.WriteHeader(http.StatusInternalServerError)
-		_, _ = io.WriteString(w, `{"error":{"code":"no_page"}}`)
-	}
-	busy := func(w http.ResponseWriter) {
-		w.Header().Set("Retry-After", "9")
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}
-	noHost := newAnalyzer(t, "http://host.invalid/", orchestrator.Options{AnyOutput: true})
 	for name, a := range map[string]orchestrator.Analyzer{
-		"a 500 with a code": answering(t, named), "a 503 with a wait": answering(t, busy), "a 429": answering(t, status(429)), "a 400": answering(t, status(400)), "a 200": answering(t, status(200)),
-		"lines with a result": answering(t, result),
-		"no such host":        noHost, "exit 1": program(t, never, "shell", "exit 1"), "exit 65": program(t, never, "shell", "exit 65"),
-		"SIGKILL": program(t, never, "shell", "kill -KILL $$"),
+		"a 500 with a code":   endpoint(500, "X: y", `{"error":{"code":"no_page"}}`),
+		"a 503 with a wait":   endpoint(503, "Retry-After: 9", ""),
+		"a 429":               endpoint(429, "X: y", ""),
+		"a 400":               endpoint(400, "X: y", ""),
+		"a 200":               endpoint(200, "X: y", ""),
+		"lines with a result": endpoint(200, "Content-Type: application/x-ndjson", `{"result":1}`), // without a newline
+		"no such host":        newAnalyzer(t, "http://host.invalid/", orchestrator.Options{}),
+		"exit 1":              shell(t, "exit 1"),
+		"exit 65":             shell(t, "exit 65"),
+		"SIGKILL":             shell(t, "kill -KILL $$"),
 	} {
-		orchestrator.SetPatience(a, never)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		_, err := orchestrator.Run(ctx, a, orchestrator.Job{})
-		if ctx.Err() != nil {
-			t.Errorf("%s: it waited for a stop: %v", name, err)
-		}
-		cancel()
+		t.Run(name, func(t *testing.T) {
+			orchestrator.SetPatience(a, never)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if _, err := orchestrator.Run(ctx, a, orchestrator.Job{}); ctx.Err() != nil {
+				t.Errorf("it waited for a stop: %v", err)
+			}
+		})
 	}
 }
