@@ -103,7 +103,7 @@ const (
 
 // What a call leaves open is recorded as begun: nobody ends it here, so the next attempt finds it uncertain.
 func TestCalls(t *testing.T) {
-	const unknown, unrecorded = `{"effect":"unknown"}`, "an act could not be recorded"
+	const askUnknown, unrecorded = `{"effect":"unknown"}`, "an act could not be recorded"
 	for name, c := range map[string]struct {
 		ask     string // the first answer; empty: askCharge
 		answer  string // the second one; empty: there is no second call
@@ -118,10 +118,7 @@ func TestCalls(t *testing.T) {
 		"a result, and no end":   {answer: is7},
 		"asked beside null":      {ask: `{"effect":"charge","result":null,"error":null}`, answer: endCharge + is7, ends: "charge done 1"},
 		"killed after go":        {answer: "CUT", err: "retry"},
-		"500 after go":           {answer: "500", err: "retry", reason: "500"},
 		"a code after go":        {answer: "500 with a code", err: "retry", reason: "500"},
-		"no more lines after go": {answer: `{"progress":1}`, err: "retry", reason: "without a result"},
-		"killed after the end":   {answer: endCharge + "\nCUT", ends: "charge done 1", err: "retry"},
 		"asked for again":        {answer: endCharge + "\n" + askCharge, ends: "charge done 1", err: "act_name_reused"},
 		"asked for and refused": {
 			answer: `{"effect":"charge","not_done":true}` + "\n" + askCharge,
@@ -129,29 +126,28 @@ func TestCalls(t *testing.T) {
 		},
 		"another during an act": {answer: `{"effect":"mail"}`, err: "retry", reason: `"mail" before the act "charge" had ended`},
 		"a wrong name":          {ask: `{"effect":"a/b"}`, err: "act_name_invalid"},
-		"no name":               {ask: `{"effect":7}`, err: "act_name_invalid"},
 
-		"uncertain, and a failure":   {ask: unknown, answer: "500 with a code", err: "uncertain"},
-		"uncertain, and killed":      {ask: unknown, answer: "CUT", err: "retry"},
-		"uncertain, and a bare 500":  {ask: unknown, answer: "500", err: "retry", reason: "500"},
-		"uncertain, and another one": {ask: unknown, answer: `{"effect":"__x__"}`, err: "uncertain"},
+		"uncertain, and killed":      {ask: askUnknown, answer: "CUT", err: "retry"},
+		"uncertain, and a bare 500":  {ask: askUnknown, answer: "500", err: "retry", reason: "500"},
+		"uncertain, and another one": {ask: askUnknown, answer: `{"effect":"__x__"}`, err: "uncertain"},
 		"uncertain, and an error": {
-			ask: unknown, answer: `{"effect":"unknown","error":{"code":"busy"}}`, err: "uncertain", invalid: unrecorded,
+			ask: askUnknown, answer: `{"effect":"unknown","error":{"code":"busy"}}`, err: "uncertain", invalid: unrecorded,
 		},
 
-		"an end of both kinds":         {answer: `{"effect":"charge","done":1,"not_done":true}` + is7, invalid: unrecorded},
-		"an error in an act's line":    {answer: `{"effect":"charge","error":{"code":"busy"}}`, err: "retry", invalid: unrecorded},
-		"a result in an act's line":    {answer: `{"effect":"charge","result":7}`, invalid: unrecorded},
-		"a checkpoint that is refused": {ask: `{"checkpoint":5,"progress":2}` + "\n" + askCharge, answer: is7, invalid: "a progress is not between 0 and 1"},
+		"an error in an act's line": {answer: `{"effect":"charge","error":{"code":"busy"}}`, err: "retry", invalid: unrecorded},
+		"a result in an act's line": {answer: `{"effect":"charge","result":7}`, invalid: unrecorded},
+		"a checkpoint that is refused": {
+			ask: `{"checkpoint":5,"progress":2}` + "\n" + askCharge, answer: is7, invalid: "a progress is not between 0 and 1",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, server := &marker{}, newAsking(t, cmp.Or(c.ask, askCharge), c.answer)
+			m, server := &marker{old: unknown}, newAsking(t, cmp.Or(c.ask, askCharge), c.answer)
 			got, err := server.run(t.Context(), t, m)
 			calls := []string{"", "charge=go"}
 			switch {
 			case c.answer == "":
 				calls = calls[:1]
-			case c.ask == unknown:
+			case c.ask == askUnknown:
 				calls[1] = "unknown=uncertain"
 			}
 			server.check(t, calls)

@@ -46,10 +46,8 @@ func TestGroup_Kills(t *testing.T) {
 		cause error
 	}{
 		"after the grace":                 {50 * time.Millisecond, errLost},
-		"sooner if the cause wants":       {never, urgentError{50 * time.Millisecond}},
 		"at once if the cause wants":      {never, urgentError{0}},
 		"not later if the cause allows":   {50 * time.Millisecond, urgentError{never}},
-		"after a deadline":                {time.Millisecond, context.DeadlineExceeded},
 		"also where the cause is wrapped": {never, errors.Join(errLost, urgentError{time.Millisecond})},
 	} {
 		t.Run(name, func(t *testing.T) {
