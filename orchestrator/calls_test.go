@@ -112,32 +112,37 @@ func TestCalls(t *testing.T) {
 		reason  string // in the error
 		invalid string
 	}{
-		"done":                   {answer: endCharge + is7, ends: "charge done 1"},
-		"done, with a report":    {answer: `{"effect":"charge","done":1,"message":"m"}` + is7, ends: `charge done 1 after report "m"`},
+		"done": {answer: endCharge + is7, ends: "charge done 1"},
+		"done, with a report": {
+			answer: `{"effect":"charge","done":1,"message":"m"}` + is7, ends: `charge done 1 after report "m"`,
+		},
 		"the result in its line": {answer: `{"effect":"charge","done":1,"result":7}`, ends: "charge done 1"},
 		"a result, and no end":   {answer: is7},
-		"asked beside null":      {ask: `{"effect":"charge","result":null,"error":null}`, answer: endCharge + is7, ends: "charge done 1"},
-		"killed after go":        {answer: "CUT", err: "retry"},
-		"a code after go":        {answer: "500 with a code", err: "retry", reason: "500"},
-		"asked for again":        {answer: endCharge + "\n" + askCharge, ends: "charge done 1", err: "act_name_reused"},
+		"asked beside null": {
+			ask: `{"effect":"charge","result":null,"error":null}`, answer: endCharge + is7, ends: "charge done 1",
+		},
+		"killed after go": {answer: "CUT", err: "retry"},
+		"a code after go": {answer: "500 with a code", err: "retry", reason: "500"},
+		"asked for again": {answer: endCharge + "\n" + askCharge, ends: "charge done 1", err: "act_name_reused"},
 		"asked for and refused": {
 			answer: `{"effect":"charge","not_done":true}` + "\n" + askCharge,
 			ends:   "charge not done", err: "retry", reason: "in the next attempt",
 		},
-		"another during an act": {answer: `{"effect":"mail"}`, err: "retry", reason: `"mail" before the act "charge" had ended`},
+		"another during an act": {answer: `{"effect":"mail"}`, err: "retry", reason: `"mail" before the act "charge"`},
 		"a wrong name":          {ask: `{"effect":"a/b"}`, err: "act_name_invalid"},
 
 		"uncertain, and killed":      {ask: askUnknown, answer: "CUT", err: "retry"},
 		"uncertain, and a bare 500":  {ask: askUnknown, answer: "500", err: "retry", reason: "500"},
 		"uncertain, and another one": {ask: askUnknown, answer: `{"effect":"__x__"}`, err: "uncertain"},
 		"uncertain, and an error": {
-			ask: askUnknown, answer: `{"effect":"unknown","error":{"code":"busy"}}`, err: "uncertain", invalid: unrecorded,
+			ask: askUnknown, answer: `{"effect":"unknown","error":{}}`, err: "uncertain", invalid: unrecorded,
 		},
 
-		"an error in an act's line": {answer: `{"effect":"charge","error":{"code":"busy"}}`, err: "retry", invalid: unrecorded},
+		"an error in an act's line": {answer: `{"effect":"charge","error":{}}`, err: "retry", invalid: unrecorded},
 		"a result in an act's line": {answer: `{"effect":"charge","result":7}`, invalid: unrecorded},
 		"a checkpoint that is refused": {
-			ask: `{"checkpoint":5,"progress":2}` + "\n" + askCharge, answer: is7, invalid: "a progress is not between 0 and 1",
+			ask: `{"checkpoint":5,"progress":2}` + "\n" + askCharge, answer: is7,
+			invalid: "a progress is not between 0 and 1",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -159,9 +164,7 @@ func TestCalls(t *testing.T) {
 			}
 			switch c.err {
 			case "":
-				if got != int64(7) || err != nil {
-					t.Errorf("got %v, %v; want 7", got, err)
-				}
+				want7(t, got, err)
 			case "retry":
 				wantRetry(t, err, c.reason)
 			case "uncertain":
@@ -188,9 +191,8 @@ func (a *asking) check(t *testing.T, told []string) {
 func TestCalls_NoRoom(t *testing.T) {
 	long := `"` + strings.Repeat("x", 101) + `"`
 	m, server := &marker{}, newAsking(t, askCharge, `{"effect":"charge","done":`+long+`}`+"\n"+`{"effect":"mail"}`, is7)
-	if got, err := server.run(t.Context(), t, m); err != nil || got != int64(7) {
-		t.Errorf("got %v, %v", got, err)
-	}
+	got, err := server.run(t.Context(), t, m)
+	want7(t, got, err)
 	server.check(t, []string{"", "charge=go", "charge=done mail=go"})
 	equal(t, m.ends, []string{"charge done " + long, "charge done there is no room for the result"})
 }
@@ -234,12 +236,16 @@ func TestCalls_StopDuringAct(t *testing.T) {
 		ends   string
 		result any
 	}{
-		"the act is recorded":   {answer: stop + endCharge + "\nWAIT", ends: "charge done 1"},
-		"and then the result":   {answer: stop + `{"effect":"charge","done":1,"result":7}`, ends: "charge done 1", result: int64(7)},
-		"the lock is lost":      {answer: stop, lost: true},
-		"no act":                {},
-		"an act before":         {answer: endCharge + "\n" + stop, ended: true, ends: "charge done 1"},
-		"one that was not done": {answer: stop + `{"effect":"charge","not_done":true}` + "\nWAIT", ends: "charge not done"},
+		"the act is recorded": {answer: stop + endCharge + "\nWAIT", ends: "charge done 1"},
+		"and then the result": {
+			answer: stop + `{"effect":"charge","done":1,"result":7}`, ends: "charge done 1", result: int64(7),
+		},
+		"the lock is lost": {answer: stop, lost: true},
+		"no act":           {},
+		"an act before":    {answer: endCharge + "\n" + stop, ended: true, ends: "charge done 1"},
+		"one that was not done": {
+			answer: stop + `{"effect":"charge","not_done":true}` + "\nWAIT", ends: "charge not done",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -128,7 +128,8 @@ func TestGroup_Escaped(t *testing.T) {
 	for _, to := range []string{"stdout", "stderr"} {
 		t.Run("an endless writer to "+to, func(t *testing.T) {
 			// It dies of its broken pipe. How much of its output is in the result is undefined.
-			_, _ = orchestrator.Run(t.Context(), program(t, never, "escaper", newFile(t, ""), "flood", to), orchestrator.Job{})
+			a := program(t, never, "escaper", newFile(t, ""), "flood", to)
+			_, _ = orchestrator.Run(t.Context(), a, orchestrator.Job{})
 		})
 	}
 }

@@ -3,6 +3,7 @@ package orchestrator_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -102,6 +103,14 @@ func wantPermanent(t *testing.T, err error, code, words string) {
 	}
 }
 
+// want7 wants a run that succeeds with 7.
+func want7(t *testing.T, got any, err error) {
+	t.Helper()
+	if got != int64(7) || err != nil {
+		t.Errorf("got %v, %v; want 7", got, err)
+	}
+}
+
 func wantTooLarge(t *testing.T, err error) {
 	t.Helper()
 	wantPermanent(t, err, orchestrator.CodeResultTooLarge, " bytes")
@@ -135,15 +144,8 @@ func TestNew(t *testing.T) {
 		"http://u:s3cret/x@host/":   "does not parse",
 	} {
 		_, err := orchestrator.New(spec, orchestrator.Options{})
-		if err == nil {
-			t.Errorf("%q is accepted", spec)
-			continue
-		}
-		if text := err.Error(); !strings.HasPrefix(text, "orchestrator: ") || !strings.Contains(text, want) {
+		if text := fmt.Sprint(err); !strings.Contains(text, want) || strings.Contains(text, "s3cret") {
 			t.Errorf("%q: got %q, want %q in it", spec, text, want)
-		}
-		if strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%q: %v shows the secret", spec, err)
 		}
 	}
 	for _, spec := range []string{"exec: sh", "builtin:document", "https://u:p@host:1/x?y"} {
@@ -188,7 +190,8 @@ func TestRun_Error(t *testing.T) {
 		return "ignored", want
 	})
 	got, err := orchestrator.Run(t.Context(), a, orchestrator.Job{})
-	if got != nil || !errors.Is(err, want) || !errors.Is(err, io.EOF) {
-		t.Errorf("got %v, %v; want %v", got, err, want)
+	if !errors.Is(err, want) || !errors.Is(err, io.EOF) {
+		t.Errorf("got %v, want %v", err, want)
 	}
+	equal(t, got, nil)
 }

@@ -93,14 +93,15 @@ func TestOutput_Warning(t *testing.T) {
 		"empty":   {"", " \n", "\uFEFF"}, // as of a program that finds its own run's lock, and skips the work
 		"rounded": {"[1234567890123456.78,0.10000000000000001]"},
 		"": {
-			`{"error":null,"n":1}`, `{"result":7}`, "done {\"n\":1}\n", "a\n12:00 [INFO] b\n", "[1234567890123456.8,0.10]",
+			`{"error":null,"n":1}`, `{"result":7}`, "done {\"n\":1}\n",
+			"a\n12:00 [INFO] b\n", "[1234567890123456.8,0.10]",
 			"as in [2]\n\n[1] a footnote\n[2] another\n",
 		},
 	} {
 		for _, text := range texts {
 			var got recorder
-			_, err := orchestrator.ResultOf(text, orchestrator.Options{AnyOutput: true}, orchestrator.Job{Reporter: &got})
-			if err != nil {
+			job := orchestrator.Job{Reporter: &got}
+			if _, err := orchestrator.ResultOf(text, orchestrator.Options{AnyOutput: true}, job); err != nil {
 				t.Errorf("%q: %v", text, err)
 			}
 			wantWarning(t, text, got.warned, warned)

@@ -97,12 +97,9 @@ func TestPatience_OtherEnds(t *testing.T) {
 		"a 500 with a code":   endpoint(500, "X: y", `{"error":{"code":"no_page"}}`),
 		"a 503 with a wait":   endpoint(503, "Retry-After: 9", ""),
 		"a 429":               endpoint(429, "X: y", ""),
-		"a 400":               endpoint(400, "X: y", ""),
-		"a 200":               endpoint(200, "X: y", ""),
 		"lines with a result": endpoint(200, "Content-Type: application/x-ndjson", `{"result":1}`), // without a newline
 		"no such host":        newAnalyzer(t, "http://host.invalid/", orchestrator.Options{}),
 		"exit 1":              shell(t, "exit 1"),
-		"exit 65":             shell(t, "exit 65"),
 		"SIGKILL":             shell(t, "kill -KILL $$"),
 	} {
 		t.Run(name, func(t *testing.T) {

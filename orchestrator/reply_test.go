@@ -87,6 +87,7 @@ func TestReplies(t *testing.T) {
 	lost := errors.New("lost")
 	notKnown := fmt.Errorf("%w: %w", orchestrator.ErrUnknown, errors.New("worker: stopped"))
 	const (
+		isLost      = `"error":"lost"`
 		wrongEnd    = `"error":"an act ends with either done, or not_done that is true"`
 		wrongName   = `"error":"an act's name has 1 to 64 letters, digits, _ and -, and is not like __x__"`
 		maybe       = `"unknown":true,"error":"unknown whether this was committed: stopped"`
@@ -106,9 +107,9 @@ func TestReplies(t *testing.T) {
 		"begin, and a bad report": {line: `"effect":"charge","progress":2`, reply: begun, invalid: bad},
 
 		"done, any JSON":      {line: `"effect":"charge","done":` + biggestInts, ends: "charge done " + biggestInts},
-		"done, a checkpoint":  {line: `"effect":"charge","done":1,"checkpoint":5`, ends: "charge done 1 after report 5"},
+		"done, and one":       {line: `"effect":"charge","done":1,"checkpoint":5`, ends: "charge done 1 after report 5"},
 		"done, a bad report":  {line: `"effect":"charge","done":1,"progress":2`, ends: "charge done 1", invalid: bad},
-		"done, not committed": {line: `"effect":"charge","done":1`, err: lost, reply: `"error":"lost"`, ends: "charge done 1"},
+		"done, not committed": {line: `"effect":"charge","done":1`, err: lost, reply: isLost, ends: "charge done 1"},
 		"done, maybe":         {line: `"effect":"charge","done":1`, err: notKnown, reply: maybe, ends: "charge done 1"},
 		"not done, wrongly":   {line: `"effect":"charge","not_done":"yes"`, reply: wrongEnd},
 		"not_done false":      {line: `"effect":"charge","not_done":false`, reply: wrongEnd},
@@ -117,11 +118,12 @@ func TestReplies(t *testing.T) {
 		"a reserved name":     {line: `"effect":"__x__"`, reply: wrongName},
 		"no name":             {line: `"effect":7`, reply: wrongName},
 		"no room for a result": {
-			line: `"effect":"charge","done":` + long, reply: `"effect":{"state":"done","result_error":"` + noRoom + `"}`,
-			ends: "charge done " + long + ";charge done " + noRoom,
+			line:  `"effect":"charge","done":` + long,
+			reply: `"effect":{"state":"done","result_error":"` + noRoom + `"}`,
+			ends:  "charge done " + long + ";charge done " + noRoom,
 		},
 
-		"one not committed":  {line: `"checkpoint":{"page":5}`, err: lost, reply: `"error":"lost"`},
+		"one not committed":  {line: `"checkpoint":{"page":5}`, err: lost, reply: isLost},
 		"one maybe":          {line: `"checkpoint":{"page":5}`, err: notKnown, reply: maybe},
 		"a wrong one of two": {line: `"progress":2,"checkpoint":7`, reply: `"error":"` + bad + `"`, invalid: bad},
 		"an empty report":    {line: `"page":1`, reply: `"error":"` + empty + `"`, invalid: empty},
@@ -171,12 +173,11 @@ func TestProgram_Uncertain(t *testing.T) {
 		uncertain bool
 		invalid   string
 	}{
-		"rejected":               {script: asked + "exit 65", uncertain: true},
-		"printed too much":       {script: asked + "head -c 9000000 /dev/zero | tr '\\0' 1", uncertain: true},
-		"failed with an answer":  {script: asked + `echo '{"effect":"unknown","not_done":true}' >&3; exit 1`},
-		"failed before it asked": {script: "exit 1"},
-		"succeeded":              {script: asked + "echo 1"},
-		"failed with the stop":   {script: asked + `sleep 9 & printf '{"progress":1}' >&3; exit 1`},
+		"rejected":              {script: asked + "exit 65", uncertain: true},
+		"printed too much":      {script: asked + "head -c 9000000 /dev/zero | tr '\\0' 1", uncertain: true},
+		"failed with an answer": {script: asked + `echo '{"effect":"unknown","not_done":true}' >&3; exit 1`},
+		"succeeded":             {script: asked + "echo 1"},
+		"failed with the stop":  {script: asked + `sleep 9 & printf '{"progress":1}' >&3; exit 1`},
 		"begun without an ack": {
 			script: `echo '{"effect":"charge"}' >&3; exit 1`, invalid: "an act could not be recorded",
 		},
@@ -243,9 +244,7 @@ func TestReplies_AfterExit(t *testing.T) {
 	defer cancel()
 	got, err := script(ctx, t, b, `i=0; while [ $i -lt 1500 ]; do echo '{"checkpoint":'$i',"ack":'$i'}'; i=$((i+1)); done >&3
 		echo '{"progress":2,"ack":1}{"effect":"charge","done":1,"ack":1}' | sed 's/}{/}\n{/' >&3; echo 7`)
-	if err != nil || got != int64(7) {
-		t.Errorf("%v, %v", got, err)
-	}
+	want7(t, got, err)
 	equal(t, len(b.reports), 1500)
 	equal(t, b.reports[len(b.reports)-1], "1499")
 	equal(t, b.ends, []string{"charge done 1 after report 0"})
@@ -313,16 +312,19 @@ func TestProgram_StopDuringAct(t *testing.T) {
 		result        any
 		untold        bool // there is no SIGTERM
 	}{
-		"the act is recorded":     {before: begin, after: end + wait, cause: stopError{never}, ends: done},
-		"the act takes too long":  {before: begin, after: wait, cause: stopError{50 * time.Millisecond}},
-		"the program exits":       {before: begin, after: "sleep 0.1; echo 8", cause: stopError{never}, result: int64(8), untold: true},
+		"the act is recorded":    {before: begin, after: end + wait, cause: stopError{never}, ends: done},
+		"the act takes too long": {before: begin, after: wait, cause: stopError{50 * time.Millisecond}},
+		"the program exits": {
+			before: begin, after: "sleep 0.1; echo 8", cause: stopError{never}, result: int64(8), untold: true,
+		},
 		"the lock is lost":        {before: begin, after: wait, cause: stopError{never}, loss: urgentError{never}},
 		"the lock was lost":       {before: begin, after: wait, cause: urgentError{never}},
 		"no act":                  {after: wait, cause: stopError{never}},
 		"an act before":           {before: begin + end, after: wait, cause: stopError{never}, ends: done},
 		"a second begins in vain": {before: begin, after: refused + end + wait, cause: stopError{never}, ends: done},
 		"SIGTERM is ignored": {
-			before: begin + "trap '' TERM; ", after: wait, cause: stopError{0}, loss: urgentError{time.Millisecond}, untold: true,
+			before: begin + "trap '' TERM; ", after: wait, untold: true,
+			cause: stopError{0}, loss: urgentError{time.Millisecond},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -337,7 +339,8 @@ func TestProgram_StopDuringAct(t *testing.T) {
 				}
 				check(os.WriteFile(file+".stopped", nil, 0o600))
 			}()
-			got, err := script(ctx, t, outlaster{stopper{marker: m}, lasting}, "note() { echo $1 >>"+file+"; }; trap 'note TERM; exit 1' TERM; "+
+			got, err := script(ctx, t, outlaster{stopper{marker: m}, lasting}, "note() { echo $1 >>"+file+"; }\n"+
+				"trap 'note TERM; exit 1' TERM\n"+
 				c.before+"note ready; while [ ! -e "+file+".stopped ]; do sleep 0.01; done; "+c.after)
 			if got != c.result || (err == nil) != (c.result != nil) {
 				t.Errorf("%v, %v; want %v", got, err, c.result)
@@ -367,7 +370,8 @@ func TestReplies_Unread(t *testing.T) {
 // A report beside an act is committed with it. An act whose go cannot arrive is not left marked.
 func TestReplies_Closed(t *testing.T) {
 	m := &marker{}
-	_, err := script(t.Context(), t, m, `exec 4<&-; echo '{"effect":"charge","checkpoint":5,"ack":1}' >&"$REPORT_FD"; sleep 0.1`)
+	_, err := script(t.Context(), t, m, `exec 4<&-
+		echo '{"effect":"charge","checkpoint":5,"ack":1}' >&"$REPORT_FD"; sleep 0.1`)
 	if err != nil {
 		t.Error(err)
 	}

@@ -3,6 +3,7 @@
 package orchestrator_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -26,52 +27,46 @@ func TestProgram_Reports(t *testing.T) {
 
 func TestProgram_Error(t *testing.T) {
 	const unexplained = `{"code":"","message":"stderr"}`
+	const rejected = `{"code":"analyzer_rejected","message":"stderr","permanent":true}`
 	const notAnError = "an error is not an object with code, message and permanent"
 	for name, c := range map[string]struct {
-		reports, end string
-		want         string // the error; empty: the result
-		complaint    string // about the reports
+		lines     string
+		end       string // empty: exit 1
+		want      string // the error; empty: the result
+		complaint string // about the lines
 	}{
-		"with exit 65": {
-			reports: `{"error":{"code":"no_page","message":"m"}}`, end: "exit 65",
-			want: `{"code":"no_page","message":"m","permanent":true}`,
+		"with exit 65":  {lines: `{"error":{"permanent":false}}`, end: "exit 65", want: rejected},
+		"with a signal": {lines: `{"error":{"code":"c"}}`, end: "kill -9 $$", want: `{"code":"c","message":"stderr"}`},
+		"permanent":     {lines: `{"error":{"permanent":true}}`, end: "kill -9 $$", want: rejected},
+		"no object":     {lines: `{"error":"s3cret"}`, want: unexplained, complaint: notAnError},
+		"no boolean":    {lines: `{"error":{"permanent":"yes"}}`, want: unexplained, complaint: notAnError},
+		"the newest one": {
+			lines: `{"error":{"code":"old"}}
+{"progress":1,"error":{"code":"new","message":null}}
+{"progress":1,"error":null}`,
+			want: `{"code":"new","message":"stderr"}`,
 		},
-		"with a signal": {
-			reports: `{"error":{"code":"no_page"}}`, end: "kill -9 $$", want: `{"code":"no_page","message":"stderr"}`,
-		},
-		"permanent, with a signal": {
-			reports: `{"error":{"permanent":true}}`, end: "kill -9 $$",
-			want: `{"code":"analyzer_rejected","message":"stderr","permanent":true}`,
-		},
-		"the newest, beside a report": {
-			reports: `{"error":{"code":"old"}}` + "\n" + `{"progress":1,"error":{"code":"new","message":null}}` + "\n" + `{"progress":1,"error":null}`,
-			end:     "exit 2", want: `{"code":"new","message":"stderr"}`,
-		},
-		"a wait, the newest": {
-			reports: `{"retry_after":90}` + "\n" + `{"progress":1,"retry_after":0.25}`, end: "exit 1",
-			want: `{"code":"","message":"stderr","retry_after":1}`,
-		},
-		"a wait with a permanent error": {
-			reports: `{"retry_after":90,"error":{"permanent":true}}`, end: "exit 1",
-			want: `{"code":"analyzer_rejected","message":"stderr","permanent":true}`,
-		},
-		"a wait, taken back": {reports: `{"retry_after":90}` + "\n" + `{"retry_after":0}`, end: "exit 1", want: unexplained},
-		"no number": {
-			reports: `{"retry_after":"s3cret"}`, end: "exit 1", want: unexplained,
-			complaint: "the retry_after of a report has a wrong type",
-		},
-		"null":                 {reports: `{"progress":1,"retry_after":null}`, end: "exit 1", want: unexplained},
-		"a wait, and succeeds": {reports: `{"retry_after":90}`, end: "exit 0"},
-		"no object":            {reports: `{"error":"s3cret"}`, end: "exit 1", want: unexplained, complaint: notAnError},
-		"no boolean":           {reports: `{"error":{"permanent":"yes"}}`, end: "exit 1", want: unexplained, complaint: notAnError},
-		"an error, and succeeds": { // one warning for two
-			reports: `{"error":{"code":"c"}}` + "\n" + `{"error":{"code":"c"}}`, end: "exit 0",
+		"and success": { // one warning for two
+			lines: `{"error":{"code":"c"}}` + "\n" + `{"error":{"code":"c"}}`, end: "exit 0",
 			complaint: "the program reported an error and ended with exit status 0: its output is the result",
+		},
+
+		"the newest wait": {
+			lines: `{"retry_after":90}` + "\n" + `{"progress":1,"retry_after":0.25}`,
+			want:  `{"code":"","message":"stderr","retry_after":1}`,
+		},
+		"a wait, and permanent": {lines: `{"retry_after":90,"error":{"permanent":true}}`, want: rejected},
+		"a wait, taken back":    {lines: `{"retry_after":90}` + "\n" + `{"retry_after":0}`, want: unexplained},
+		"a wait, and success":   {lines: `{"retry_after":90}`, end: "exit 0"},
+		"a wait of null":        {lines: `{"progress":1,"retry_after":null}`, want: unexplained},
+		"a wait, no number": {
+			lines: `{"retry_after":"s3cret"}`, want: unexplained,
+			complaint: "the retry_after of a report has a wrong type",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got recorder
-			text := "cat " + newFile(t, c.reports) + ` >&"$REPORT_FD"; echo stderr >&2; echo 7; ` + c.end
+			text := "cat " + newFile(t, c.lines) + ` >&3; echo stderr >&2; echo 7; ` + cmp.Or(c.end, "exit 1")
 			result, err := script(t.Context(), t, &got, text)
 			want := `{"result":7}`
 			if c.want != "" {
@@ -93,16 +88,14 @@ func TestRetryAfterError(t *testing.T) {
 }
 
 func TestProgram_ReportFile(t *testing.T) {
-	for name, text := range map[string]string{
-		"closed":               `exec 3>&-; echo 7`,
-		"held by a child":      `sleep 3600 & echo 7`,
-		"a program without it": `eval "exec 3</dev/null"; echo 7`,
+	for _, text := range []string{
+		`exec 3>&-; echo 7`,
+		`sleep 3600 & echo 7`, // a child holds it
+		`eval "exec 3</dev/null"; echo 7`,
 	} {
 		var got recorder
 		result, err := script(t.Context(), t, &got, text)
-		if err != nil || result != int64(7) {
-			t.Errorf("%s: %v, %v", name, result, err)
-		}
+		want7(t, result, err)
 		equal(t, len(got.reports)+len(got.invalid), 0)
 	}
 }
@@ -111,9 +104,7 @@ func TestProgram_LongReport(t *testing.T) {
 	grown := allocated(func() {
 		var got recorder
 		result, err := script(t.Context(), t, &got, `yes | tr -d '\n' | head -c 64000000 >&3; echo >&3; echo 7`)
-		if err != nil || result != int64(7) {
-			t.Errorf("%v, %v", result, err)
-		}
+		want7(t, result, err)
 		equal(t, got.invalid, []string{"a report is too long"})
 	})
 	if grown > 32<<20 {

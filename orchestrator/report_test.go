@@ -76,7 +76,8 @@ var reported = []struct{ line, report, invalid string }{
 	{line: `{"message":"` + strings.Repeat("é", 512) + `"}`, report: `"` + strings.Repeat("é", 20) + `" of 1024`},
 	{line: `{"progress":0}`, report: `0`},
 	{
-		line:   `{"message":"` + strings.Repeat("m", 15<<10) + `","checkpoint":"` + strings.Repeat("c", 256<<10-2) + `"}`,
+		line: `{"message":"` + strings.Repeat("m", 15<<10) +
+			`","checkpoint":"` + strings.Repeat("c", 256<<10-2) + `"}`,
 		report: `"` + strings.Repeat("m", 20) + `" of 1024 ` + strings.Repeat("c", 20),
 	},
 	{line: ``},
@@ -119,9 +120,7 @@ func TestEndpoint_Reports(t *testing.T) {
 	}
 	var got recorder
 	result, err := post(t.Context(), t, lines(t, sent.String()+`{"result":7}`), orchestrator.Job{Reporter: &got})
-	if err != nil || result != int64(7) {
-		t.Errorf("%v, %v", result, err)
-	}
+	want7(t, result, err)
 	equal(t, got.reports, reports)
 	equal(t, got.invalid, invalid)
 	equal(t, got.warned, []string{"a number has more digits than a document can hold: it is rounded"})
@@ -137,29 +136,22 @@ func TestEndpoint_LineTypes(t *testing.T) {
 			var got recorder
 			url := answerer(t, 200, name, begin+`{"result":7}`)
 			result, err := post(t.Context(), t, url, orchestrator.Job{Reporter: &got})
-			if err != nil || result != int64(7) {
-				t.Errorf("%s, %q: got %v, %v; want 7", name, begin, result, err)
-			}
+			want7(t, result, err)
 			wantWarning(t, name, got.warned, "")
 		}
 	}
 }
 
 func TestEndpoint_LastLine(t *testing.T) {
-	long := strings.Repeat("x", 1<<19) // no report is as long
-	for text, want := range map[string]any{
-		`{"result":{"ok":true}}` + "\n" + `{"result":7}`: map[string]any{"ok": true},
-		`{"checkpoint":[[1]],"result":7}`:                int64(7),
-		`{"checkpoint":"` + long + `","result":7}`:       int64(7),
-		`{"progress":0.7,"message":null,"checkpoint":null,"result":null,"error":null}` + "\n" + `{"result":7,"error":null}`: int64(7),
-		`{"progress":0.7,"result":7}` + strings.Repeat("\n{}", 100):                                                         int64(7),
-		`{"result":"` + long + `"}`: long,
+	for _, text := range []string{
+		`{"result":7}` + "\n" + `{"result":8}`,
+		`{"checkpoint":[[1]],"result":7}`,
+		`{"checkpoint":"` + strings.Repeat("x", 1<<19) + `","result":7}`, // no report is as long
+		`{"progress":0.7,"message":null,"checkpoint":null,"result":null,"error":null}` + is7,
+		`{"progress":0.7,"result":7,"error":null}` + strings.Repeat("\n{}", 100),
 	} {
 		got, err := post(t.Context(), t, lines(t, text), orchestrator.Job{})
-		if err != nil {
-			t.Errorf("%.60s: %v", text, err)
-		}
-		equal(t, got, want)
+		want7(t, got, err)
 	}
 	for text, want := range map[string]string{
 		`{"error":{"message":"no such page","permanent":true}}`: "analyzer_rejected: no such page",
@@ -199,9 +191,8 @@ func TestEndpoint_LinesAfterResult(t *testing.T) {
 	var got recorder
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if result, err := post(ctx, t, s.URL, orchestrator.Job{Reporter: &got}); err != nil || result != int64(7) {
-		t.Errorf("%v, %v", result, err)
-	}
+	result, err := post(ctx, t, s.URL, orchestrator.Job{Reporter: &got})
+	want7(t, result, err)
 	equal(t, len(got.invalid), 0)
 }
 
