@@ -87,6 +87,7 @@ func TestReplies(t *testing.T) {
 	lost := errors.New("lost")
 	notKnown := fmt.Errorf("%w: %w", orchestrator.ErrUnknown, errors.New("worker: stopped"))
 	const (
+		once        = "charge done 1"
 		isLost      = `"error":"lost"`
 		wrongEnd    = `"error":"an act ends with either done, or not_done that is true"`
 		wrongName   = `"error":"an act's name has 1 to 64 letters, digits, _ and -, and is not like __x__"`
@@ -107,16 +108,17 @@ func TestReplies(t *testing.T) {
 		"begin, and a bad report": {line: `"effect":"charge","progress":2`, reply: begun, invalid: bad},
 
 		"done, any JSON":      {line: `"effect":"charge","done":` + biggestInts, ends: "charge done " + biggestInts},
-		"done, and one":       {line: `"effect":"charge","done":1,"checkpoint":5`, ends: "charge done 1 after report 5"},
-		"done, a bad report":  {line: `"effect":"charge","done":1,"progress":2`, ends: "charge done 1", invalid: bad},
-		"done, not committed": {line: `"effect":"charge","done":1`, err: lost, reply: isLost, ends: "charge done 1"},
-		"done, maybe":         {line: `"effect":"charge","done":1`, err: notKnown, reply: maybe, ends: "charge done 1"},
+		"done, a checkpoint":  {line: `"effect":"charge","done":1,"checkpoint":5`, ends: once + " after report 5"},
+		"done, a bad report":  {line: `"effect":"charge","done":1,"progress":2`, ends: once, invalid: bad},
+		"done, not committed": {line: `"effect":"charge","done":1`, err: lost, reply: isLost, ends: once},
+		"done, maybe":         {line: `"effect":"charge","done":1`, err: notKnown, reply: maybe, ends: once},
 		"not done, wrongly":   {line: `"effect":"charge","not_done":"yes"`, reply: wrongEnd},
 		"not_done false":      {line: `"effect":"charge","not_done":false`, reply: wrongEnd},
 		"done and not done":   {line: `"effect":"charge","done":1,"not_done":true`, reply: wrongEnd},
 		"a wrong name":        {line: `"effect":"a/b"`, reply: wrongName},
 		"a reserved name":     {line: `"effect":"__x__"`, reply: wrongName},
 		"no name":             {line: `"effect":7`, reply: wrongName},
+		"done, a wrong name":  {line: `"effect":"a/b","done":1`, reply: wrongName},
 		"no room for a result": {
 			line:  `"effect":"charge","done":` + long,
 			reply: `"effect":{"state":"done","result_error":"` + noRoom + `"}`,
