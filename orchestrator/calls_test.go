@@ -3,10 +3,12 @@
 package orchestrator_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -20,12 +22,12 @@ import (
 // asking is an endpoint that plays a script: each call is answered by the next of its answers.
 type asking struct {
 	*httptest.Server
-	answers []string            // lines; "500" and the like are a status, CUT breaks the connection
-	calls   []map[string]string // the states that each call was told, and its checkpoint
-	called  func()              // unless nil, called by each call
-	waits   chan struct{}       // WAIT in an answer waits for it
-	tokens  map[string]bool     // of all calls
-	keys    []string            // the Idempotency-Key of each call
+	answers []string        // lines; "500" and the like are a status, CUT breaks the connection
+	calls   []string        // the states that each call was told
+	called  func()          // unless nil, called by each call
+	waits   chan struct{}   // WAIT in an answer waits for it
+	tokens  map[string]bool // of all calls
+	keys    []string        // the Idempotency-Key of each call
 }
 
 func newAsking(t *testing.T, answers ...string) *asking {
@@ -33,20 +35,16 @@ func newAsking(t *testing.T, answers ...string) *asking {
 	a := &asking{answers: answers, waits: make(chan struct{}, 1), tokens: map[string]bool{}}
 	a.Server = serve(t, func(w http.ResponseWriter, r *http.Request) {
 		var job struct {
-			Effects    map[string]struct{ State string }
-			Checkpoint json.RawMessage
+			Effects map[string]struct{ State string }
 		}
 		if err := json.NewDecoder(r.Body).Decode(&job); err != nil {
 			t.Error(err)
 		}
-		told := map[string]string{}
-		for name, act := range job.Effects {
-			told[name] = act.State
+		told := []string{}
+		for _, name := range slices.Sorted(maps.Keys(job.Effects)) {
+			told = append(told, name+"="+job.Effects[name].State)
 		}
-		if job.Checkpoint != nil {
-			told["checkpoint"] = string(job.Checkpoint)
-		}
-		a.calls = append(a.calls, told)
+		a.calls = append(a.calls, strings.Join(told, " "))
 		a.tokens[r.Header.Get("X-Lock-Token")] = true
 		a.keys = append(a.keys, r.Header.Get("Idempotency-Key"))
 		if a.called != nil {
@@ -100,159 +98,178 @@ func (a *asking) run(ctx context.Context, t *testing.T, m orchestrator.Reporter)
 const (
 	askCharge = `{"effect":"charge"}`
 	endCharge = `{"effect":"charge","done":1}`
+	is7       = "\n" + `{"result":7}`
 )
 
 // What a call leaves open is recorded as begun: nobody ends it here, so the next attempt finds it uncertain.
-func TestAnEndpointsActs(t *testing.T) {
-	went := []map[string]string{{}, {"charge": "go"}}
+func TestCalls(t *testing.T) {
+	const askUnknown, unrecorded = `{"effect":"unknown"}`, "an act could not be recorded"
 	for name, c := range map[string]struct {
-		answers []string
-		calls   []map[string]string
+		ask     string // the first answer; empty: askCharge
+		answer  string // the second one; empty: there is no second call
 		ends    string
-		code    string // of a permanent error, or "retry", or "uncertain"; empty: there is a result
+		err     string // the code of a permanent error, or "retry", or "uncertain"; empty: there is a result
 		reason  string // in the error
 		invalid string
 	}{
-		"done":                       {answers: []string{askCharge, endCharge + "\n" + `{"result":7}`}, calls: went, ends: "charge done 1"},
-		"done, with a report":        {answers: []string{askCharge, `{"effect":"charge","done":1,"message":"m"}` + "\n" + `{"result":7}`}, calls: went, ends: `charge done 1 after report "m"`},
-		"the result in its line":     {answers: []string{askCharge, `{"effect":"charge","done":1,"result":7}`}, calls: went, ends: "charge done 1"},
-		"a result, and no end":       {answers: []string{askCharge, `{"result":7}`}, calls: went},
-		"killed after go":            {answers: []string{askCharge, "CUT"}, calls: went, code: "retry"},
-		"500 after go":               {answers: []string{askCharge, "500"}, calls: went, code: "retry", reason: "500"},
-		"a code after go":            {answers: []string{askCharge, "500 with a code"}, calls: went, code: "retry", reason: "500"},
-		"no more lines after go":     {answers: []string{askCharge, `{"progress":1}`}, calls: went, code: "retry", reason: "without a result"},
-		"killed after the end":       {answers: []string{askCharge, endCharge + "\nCUT"}, calls: went, ends: "charge done 1", code: "retry"},
-		"done before":                {answers: []string{`{"effect":"done"}`, `{"result":7}`}, calls: []map[string]string{{}, {"done": "done"}}},
-		"uncertain, and a failure":   {answers: []string{`{"effect":"unknown"}`, "500 with a code"}, calls: []map[string]string{{}, {"unknown": "uncertain"}}, code: "uncertain"},
-		"uncertain, and killed":      {answers: []string{`{"effect":"unknown"}`, "CUT"}, calls: []map[string]string{{}, {"unknown": "uncertain"}}, code: "retry"},
-		"uncertain, and a bare 500":  {answers: []string{`{"effect":"unknown"}`, "500"}, calls: []map[string]string{{}, {"unknown": "uncertain"}}, code: "retry", reason: "500"},
-		"uncertain, and found":       {answers: []string{`{"effect":"unknown"}`, `{"effect":"unknown","done":2}` + "\n" + `{"result":7}`}, calls: []map[string]string{{}, {"unknown": "uncertain"}}, ends: "unknown done 2"},
-		"uncertain, and another one": {answers: []string{`{"effect":"unknown"}`, `{"effect":"__x__"}`}, calls: []map[string]string{{}, {"unknown": "uncertain"}}, code: "uncertain"},
-		"asked for again":            {answers: []string{askCharge, endCharge + "\n" + askCharge}, calls: went, ends: "charge done 1", code: "act_name_reused"},
-		"asked for and refused":      {answers: []string{askCharge, `{"effect":"charge","not_done":true}` + "\n" + askCharge}, calls: went, ends: "charge not done", code: "retry", reason: "in the next attempt"},
-		"another during an act":      {answers: []string{askCharge, `{"effect":"mail"}`}, calls: went, code: "retry", reason: `"mail" before the act "charge" had ended`},
-		"a wrong name":               {answers: []string{`{"effect":"a/b"}`}, calls: []map[string]string{{}}, code: "act_name_invalid"},
-		"no name":                    {answers: []string{`{"effect":7}`}, calls: []map[string]string{{}}, code: "act_name_invalid"},
-		"an end of both kinds":       {answers: []string{askCharge, `{"effect":"charge","done":1,"not_done":true}` + "\n" + `{"result":7}`}, calls: went, invalid: "an act could not be recorded"},
-		"an error in an act's line":  {answers: []string{askCharge, `{"effect":"charge","error":{"code":"busy"}}`}, calls: went, code: "retry", invalid: "an act could not be recorded"},
-		"a result in an act's line":  {answers: []string{askCharge, `{"effect":"charge","result":7}`}, calls: went, invalid: "an act could not be recorded"},
-		"uncertain, and an error":    {answers: []string{`{"effect":"unknown"}`, `{"effect":"unknown","error":{"code":"busy"}}`}, calls: []map[string]string{{}, {"unknown": "uncertain"}}, code: "uncertain", invalid: "an act could not be recorded"},
-		"asked beside null":          {answers: []string{`{"effect":"charge","result":null,"error":null}`, endCharge + "\n" + `{"result":7}`}, calls: went, ends: "charge done 1"},
-		"a checkpoint": {
-			answers: []string{`{"checkpoint":5}` + "\n" + askCharge, `{"result":7}`},
-			calls:   []map[string]string{{}, {"charge": "go", "checkpoint": "5"}},
+		"done": {answer: endCharge + is7, ends: "charge done 1"},
+		"done, with a report": {
+			answer: `{"effect":"charge","done":1,"message":"m"}` + is7, ends: `charge done 1 after report "m"`,
 		},
+		"the result in its line": {answer: `{"effect":"charge","done":1,"result":7}`, ends: "charge done 1"},
+		"a result, and no end":   {answer: is7},
+		"asked beside null": {
+			ask: `{"effect":"charge","result":null,"error":null}`, answer: endCharge + is7, ends: "charge done 1",
+		},
+		"killed after go": {answer: "CUT", err: "retry"},
+		"a code after go": {answer: "500 with a code", err: "retry", reason: "500"},
+		"asked for again": {answer: endCharge + "\n" + askCharge, ends: "charge done 1", err: "act_name_reused"},
+		"asked for and refused": {
+			answer: `{"effect":"charge","not_done":true}` + "\n" + askCharge,
+			ends:   "charge not done", err: "retry", reason: "in the next attempt",
+		},
+		"another during an act": {answer: `{"effect":"mail"}`, err: "retry", reason: `"mail" before the act "charge"`},
+		"a wrong name":          {ask: `{"effect":"a/b"}`, err: "act_name_invalid"},
+
+		"uncertain, and killed":      {ask: askUnknown, answer: "CUT", err: "retry"},
+		"uncertain, and a bare 500":  {ask: askUnknown, answer: "500", err: "retry", reason: "500"},
+		"uncertain, and another one": {ask: askUnknown, answer: `{"effect":"__x__"}`, err: "uncertain"},
+		"uncertain, and an error": {
+			ask: askUnknown, answer: `{"effect":"unknown","error":{}}`, err: "uncertain", invalid: unrecorded,
+		},
+
+		"an error in an act's line": {answer: `{"effect":"charge","error":{}}`, err: "retry", invalid: unrecorded},
+		"a result in an act's line": {answer: `{"effect":"charge","result":7}`, invalid: unrecorded},
 		"a checkpoint that is refused": {
-			answers: []string{`{"checkpoint":5,"progress":2}` + "\n" + askCharge, `{"result":7}`},
-			calls:   went, invalid: "a progress is not between 0 and 1",
-		},
-		"no room for the result": {
-			answers: []string{askCharge, `{"effect":"charge","done":"` + strings.Repeat("x", 101) + `"}` + "\n" + `{"effect":"mail"}`, `{"result":7}`},
-			calls:   append(slices.Clone(went), map[string]string{"charge": "done", "mail": "go"}),
-			ends:    `charge done "` + strings.Repeat("x", 101) + `";charge done there is no room for the result`,
+			ask: `{"checkpoint":5,"progress":2}` + "\n" + askCharge, answer: is7,
+			invalid: "a progress is not between 0 and 1",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, server := &marker{}, newAsking(t, c.answers...)
+			m, server := &marker{old: unknown}, newAsking(t, cmp.Or(c.ask, askCharge), c.answer)
 			got, err := server.run(t.Context(), t, m)
-			equal(t, server.calls, c.calls)
-			if ends := strings.Join(m.ends, ";"); ends != c.ends || strings.Join(m.invalid, ";") != c.invalid {
-				t.Errorf("ended %q, want %q; ignored %q", ends, c.ends, m.invalid)
+			calls := []string{"", "charge=go"}
+			switch {
+			case c.answer == "":
+				calls = calls[:1]
+			case c.ask == askUnknown:
+				calls[1] = "unknown=uncertain"
 			}
-			if keys := slices.Compact(slices.Sorted(slices.Values(server.keys))); len(keys) != len(server.calls) {
-				t.Errorf("%d calls have the keys %q; what replays by a key would answer one like another", len(server.calls), keys)
+			server.check(t, calls)
+			equal(t, strings.Join(m.ends, ";"), c.ends)
+			equal(t, strings.Join(m.invalid, ";"), c.invalid)
+
+			if uncertain := errors.As(err, new(*orchestrator.UncertainError)); uncertain != (c.err == "uncertain") {
+				t.Errorf("got %v, want %s", err, c.err)
 			}
-			if len(server.tokens) != 1 {
-				t.Errorf("the calls have the lock tokens %v", server.tokens)
-			}
-			switch uncertain := errors.As(err, new(*orchestrator.UncertainError)); {
-			case c.code == "uncertain" && !uncertain, c.code == "" && (err != nil || got != int64(7)):
-				t.Errorf("%v, %v", got, err)
-			case c.code == "retry":
-				if wantRetry(t, err); uncertain || !strings.Contains(err.Error(), c.reason) {
-					t.Errorf("%v, want %q", err, c.reason)
-				}
-			case c.code != "" && c.code != "uncertain":
-				wantPermanent(t, err, c.code, c.reason)
+			switch c.err {
+			case "":
+				want7(t, got, err)
+			case "retry":
+				wantRetry(t, err, c.reason)
+			case "uncertain":
+			default:
+				wantPermanent(t, err, c.err, c.reason)
 			}
 		})
 	}
 }
 
+// check wants calls that were told these states. Each has its own key, because what replays by a key would answer
+// one like another.
+func (a *asking) check(t *testing.T, told []string) {
+	t.Helper()
+	equal(t, a.calls, told)
+	if keys := slices.Compact(slices.Sorted(slices.Values(a.keys))); len(keys) != len(a.calls) {
+		t.Errorf("%d calls have the keys %q", len(a.calls), keys)
+	}
+	if len(a.tokens) != 1 {
+		t.Errorf("the calls have the lock tokens %v", a.tokens)
+	}
+}
+
+func TestCalls_NoRoom(t *testing.T) {
+	long := `"` + strings.Repeat("x", 101) + `"`
+	m, server := &marker{}, newAsking(t, askCharge, `{"effect":"charge","done":`+long+`}`+"\n"+`{"effect":"mail"}`, is7)
+	got, err := server.run(t.Context(), t, m)
+	want7(t, got, err)
+	server.check(t, []string{"", "charge=go", "charge=done mail=go"})
+	equal(t, m.ends, []string{"charge done " + long, "charge done there is no room for the result"})
+}
+
 // No connection was made after the marker: the endpoint has restarted meanwhile.
-func TestAnActWhoseGoCannotBeSentIsTakenBack(t *testing.T) {
+func TestCalls_UnsentGo(t *testing.T) {
 	m, server := &marker{}, newAsking(t, askCharge)
 	server.called = func() { _ = server.Listener.Close() }
 	_, err := server.run(t.Context(), t, m)
-	if wantRetry(t, err); !slices.Equal(m.ends, []string{"charge not done"}) || len(server.calls) != 1 {
-		t.Errorf("%v, ended %q after %d calls", err, m.ends, len(server.calls))
-	}
+	wantRetry(t, err)
+	equal(t, m.ends, []string{"charge not done"})
+	equal(t, len(server.calls), 1)
 }
 
-func TestAnEndpointsActThatBeginsWithTheStopIsTakenBack(t *testing.T) {
+// The marker was committed at the moment of the stop.
+func TestCalls_StopAtBegin(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	m, server := &marker{stop: stop}, newAsking(t, askCharge)
-	_, err := server.run(ctx, t, m)
-	if !errors.Is(err, context.Canceled) || !slices.Equal(m.ends, []string{"charge not done"}) || len(server.calls) != 1 {
-		t.Errorf("%v, ended %q after %d calls", err, m.ends, len(server.calls))
+	if _, err := server.run(ctx, t, m); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
 	}
+	equal(t, m.ends, []string{"charge not done"})
+	equal(t, len(server.calls), 1)
 }
 
-func TestWithoutAGuardAnEndpointsActDoesNotBegin(t *testing.T) {
+func TestCalls_NoGuard(t *testing.T) {
 	server := newAsking(t, askCharge)
-	if _, err := server.run(t.Context(), t, nil); !errors.Is(err, orchestrator.ErrNoGuard) || len(server.calls) != 1 {
-		t.Errorf("%v after %d calls", err, len(server.calls))
+	if _, err := server.run(t.Context(), t, nil); !errors.Is(err, orchestrator.ErrNoGuard) {
+		t.Errorf("got %v", err)
 	}
-}
-
-// outlasting is an outlaster that stops its run at a report.
-type outlasting struct {
-	stopper
-	lasting context.Context //nolint:containedctx // of one run
-}
-
-func (o outlasting) Outlast(context.Context) (context.Context, context.CancelFunc) {
-	return o.lasting, func() {}
+	equal(t, len(server.calls), 1)
 }
 
 // The worker hangs up after the act, or at once if there is none.
-func TestAnEndpointsActGoesOnAfterTheStop(t *testing.T) {
+func TestCalls_StopDuringAct(t *testing.T) {
+	const stop = `{"message":"m"}` + "\nWAIT\n"
 	for name, c := range map[string]struct {
-		answers []string
-		cause   error // of the end of the run
-		lost    bool  // the lock is lost, after the stop
-		ends    string
-		result  any
+		answer string // of the call that begins the act; empty: there is no act
+		lost   bool   // the lock is lost, after the stop
+		ended  bool   // the act has ended before the stop
+		ends   string
+		result any
 	}{
-		"the act is recorded":   {answers: []string{askCharge, `{"message":"m"}` + "\nWAIT\n" + endCharge + "\nWAIT"}, cause: stopError{}, ends: `charge done 1`},
-		"and then the result":   {answers: []string{askCharge, `{"message":"m"}` + "\nWAIT\n" + `{"effect":"charge","done":1,"result":7}`}, cause: stopError{}, ends: `charge done 1`, result: int64(7)},
-		"the lock is lost":      {answers: []string{askCharge, `{"message":"m"}` + "\nWAIT"}, cause: stopError{}, lost: true},
-		"no act":                {answers: []string{`{"message":"m"}` + "\nWAIT"}, cause: stopError{}},
-		"an act before":         {answers: []string{askCharge, endCharge + "\n" + `{"message":"m"}` + "\nWAIT"}, cause: stopError{}, ends: "charge done 1"},
-		"one that was not done": {answers: []string{askCharge, `{"message":"m"}` + "\nWAIT\n" + `{"effect":"charge","not_done":true}` + "\nWAIT"}, cause: stopError{}, ends: `charge not done`},
+		"the act is recorded": {answer: stop + endCharge + "\nWAIT", ends: "charge done 1"},
+		"and then the result": {
+			answer: stop + `{"effect":"charge","done":1,"result":7}`, ends: "charge done 1", result: int64(7),
+		},
+		"the lock is lost": {answer: stop, lost: true},
+		"no act":           {},
+		"an act before":    {answer: endCharge + "\n" + stop, ended: true, ends: "charge done 1"},
+		"one that was not done": {
+			answer: stop + `{"effect":"charge","not_done":true}` + "\nWAIT", ends: "charge not done",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			lasting, lose := context.WithCancel(t.Context())
-			ctx, stop := context.WithCancelCause(lasting)
-			m, server := &marker{}, newAsking(t, c.answers...)
-			acts := len(c.answers) > 1 && !strings.HasPrefix(c.answers[1], endCharge)
+			ctx, cancel := context.WithCancelCause(lasting)
+			m, server := &marker{}, newAsking(t, askCharge, c.answer)
+			if c.answer == "" {
+				server.answers = []string{stop}
+			}
 			reported := stopper{m, func() {
-				stop(c.cause)
+				cancel(stopError{})
 				switch {
 				case c.lost:
 					lose()
-				case acts:
+				case c.answer != "" && !c.ended:
 					server.waits <- struct{}{}
 				}
 			}}
-			got, err := server.run(ctx, t, outlasting{reported, lasting})
-			if got != c.result || (err == nil) != (c.result != nil) || err != nil && !errors.Is(err, context.Canceled) {
-				t.Errorf("%v, %v", got, err)
+			got, err := server.run(ctx, t, outlaster{reported, lasting})
+			if c.result == nil && !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v, %v; want the end of the context", got, err)
 			}
-			if ends := strings.Join(m.ends, ";"); ends != c.ends {
-				t.Errorf("ended %q, want %q", ends, c.ends)
-			}
+			equal(t, got, c.result)
+			equal(t, strings.Join(m.ends, ";"), c.ends)
 		})
 	}
 }

@@ -2,7 +2,10 @@
 
 package orchestrator
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // DefaultGrace is the grace period that New sets.
 const DefaultGrace = defaultGrace
@@ -26,4 +29,12 @@ func SetPatience(a Analyzer, patience time.Duration) {
 	case *endpoint:
 		a.patience = patience
 	}
+}
+
+// ResultOf returns the result of an analyzer with this output.
+func ResultOf(text string, o Options, job Job) (any, error) {
+	out := output{text: []byte(text), wantJSON: !o.AnyOutput}
+	return Run(context.Background(), AnalyzerFunc(func(_ context.Context, job Job) (Result, error) {
+		return out.result(job)
+	}), job)
 }

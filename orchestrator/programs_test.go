@@ -3,9 +3,7 @@
 package orchestrator_test
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -20,19 +18,12 @@ import (
 const asProgram = "as-program"
 
 var programs = map[string]func(args []string){
-	"cat":         func([]string) { must(io.Copy(os.Stdout, os.Stdin)) },
-	"environment": environment,
-	"trace":       func([]string) { must(fmt.Print(os.Getenv("TRACEPARENT"), " ", os.Getenv("TRACESTATE"))) },
-	"arguments":   func(args []string) { check(json.NewEncoder(os.Stdout).Encode(args)) },
-	"flood":       flood,
-	"end":         end,
-	"shell":       shell,
-	"die":         func([]string) { check(syscall.Kill(os.Getpid(), syscall.SIGKILL)) },
-	"obedient":    obedient,
-	"ignorer":     ignorer,
-	"parent":      parent,
-	"exiter":      exiter,
-	"escaper":     escaper,
+	"flood":    flood,
+	"obedient": obedient,
+	"ignorer":  ignorer,
+	"parent":   parent,
+	"exiter":   exiter,
+	"escaper":  escaper,
 }
 
 func check(err error) {
@@ -58,34 +49,15 @@ func markAlive(file, who string) {
 // kept keeps the files from being closed as garbage.
 var kept []*os.File
 
-func environment([]string) {
-	values := map[string]string{}
-	for _, name := range []string{"ANALYSIS_ID", "LOCK_TOKEN", "ATTEMPT"} {
-		values[name] = os.Getenv(name)
-	}
-	check(json.NewEncoder(os.Stdout).Encode(values))
-}
-
-// flood STDOUT|STDERR BYTES STATUS
+// flood STDOUT|STDERR writes for ever.
 func flood(args []string) {
 	to := os.Stdout
 	if args[0] == "stderr" {
 		to = os.Stderr
 	}
-	line := strings.Repeat("x", 1023) + "\n"
-	for range must(strconv.Atoi(args[1])) / len(line) {
+	for line := strings.Repeat("x", 1023) + "\n"; ; {
 		must(to.WriteString(line))
 	}
-	os.Exit(must(strconv.Atoi(args[2])))
-}
-
-// end STATUS STDOUT= STDERR=, the texts in Go's notation without quotes
-func end(args []string) {
-	for i, to := range []*os.File{os.Stdout, os.Stderr} {
-		_, text, _ := strings.Cut(args[i+1], "=")
-		must(to.WriteString(must(strconv.Unquote(`"` + text + `"`))))
-	}
-	os.Exit(must(strconv.Atoi(args[0])))
 }
 
 // obedient FILE stops at SIGTERM and writes a line about it.
@@ -120,7 +92,7 @@ func spawn(file, name string) *exec.Cmd {
 	return c
 }
 
-// parent FILE has a ignorer child and waits for it.
+// parent FILE has an ignorer child and waits for it.
 func parent(args []string) {
 	markAlive(args[0], "parent")
 	child := spawn(args[0], "ignorer")
@@ -148,9 +120,4 @@ func escaper(args []string) {
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	check(c.Start())
 	check(os.WriteFile(args[0], fmt.Appendln(nil, c.Process.Pid), 0o600))
-}
-
-// shell COMMAND becomes a shell that runs it; exec: has split it at its spaces.
-func shell(args []string) {
-	check(syscall.Exec("/bin/sh", []string{"sh", "-c", strings.Join(args, " ")}, os.Environ()))
 }

@@ -4,16 +4,15 @@ package orchestrator_test
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"taskguard/orchestrator"
 )
@@ -91,12 +90,8 @@ func TestProtocol_Programs(t *testing.T) {
 				fmt.Fprintf(&program, "cat <<'END'\n%s\nEND\n", v.Output)
 			}
 			fmt.Fprintf(&program, "exit %d\n", v.Exit)
-			file := filepath.Join(t.TempDir(), "analyzer.sh")
-			if err := os.WriteFile(file, []byte(program.String()), 0o600); err != nil {
-				t.Fatal(err)
-			}
 
-			v.check(t, "exec:/bin/sh "+word(t, file))
+			v.check(t, "exec:/bin/sh "+newFile(t, program.String()))
 			text, _ := os.ReadFile(replies) // none if the vector has no reply
 			var got []json.RawMessage
 			for line := range strings.Lines(string(text)) {
@@ -153,18 +148,22 @@ func (a answer) write(t *testing.T, w http.ResponseWriter) {
 // check runs the vector's job, and compares the outcome and what the run has recorded.
 func (v vector) check(t *testing.T, spec string) {
 	t.Helper()
-	recorded := &record{vector: v, got: map[string]any{}, effects: map[string]any{}}
-	v.Job.Reporter = recorded
-	analyzer := newAnalyzer(t, spec, orchestrator.Options{})
-	result, err := orchestrator.Run(t.Context(), analyzer, v.Job)
-	if len(recorded.effects) > 0 {
-		recorded.got["effects"] = recorded.effects
+	m := &marker{old: v.Effects}
+	if v.Lost {
+		m.err = errors.New("the lock is lost")
+	}
+	v.Job.Reporter = m
+	result, err := orchestrator.Run(t.Context(), newAnalyzer(t, spec, orchestrator.Options{}), v.Job)
+	recorded := map[string]any{}
+	maps.Copy(recorded, m.newest)
+	if m.effects != nil {
+		recorded["effects"] = m.effects
 	}
 
 	equal(t, plain(t, outcome(result, err)), v.Outcome)
-	equal(t, plain(t, recorded.got), plain(t, v.Recorded))
-	if len(recorded.problems) > 0 {
-		t.Errorf("the worker complains: %q", recorded.problems)
+	equal(t, plain(t, recorded), plain(t, v.Recorded))
+	if problems := append(m.invalid, m.warned...); len(problems) > 0 {
+		t.Errorf("the worker complains: %q", problems)
 	}
 }
 
@@ -187,65 +186,6 @@ func outcome(result any, err error) any {
 		return map[string]any{"result": result}
 	}
 	return map[string]any{"error": failure}
-}
-
-// record is a Marker that keeps the newest of what it gets. It needs no mutex: one goroutine reads the lines
-// of a run.
-type record struct {
-	vector   vector
-	got      map[string]any
-	effects  map[string]any
-	problems []string
-}
-
-func (r *record) Report(report orchestrator.Report) {
-	if report.Progress != nil {
-		r.got["progress"] = *report.Progress
-	}
-	if report.Message != nil {
-		r.got["message"] = *report.Message
-	}
-	if report.Checkpoint != nil {
-		r.got["checkpoint"] = report.Checkpoint.Value
-	}
-}
-
-func (r *record) Commit(_ context.Context, report orchestrator.Report) error {
-	r.Report(report)
-	return r.lost()
-}
-
-func (r *record) Begin(_ context.Context, name string, _ bool) (*orchestrator.Act, error) {
-	if err := r.lost(); err != nil {
-		return nil, err
-	}
-	if old, ok := r.vector.Effects[name]; ok && r.effects[name] == nil {
-		at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-		return &orchestrator.Act{
-			State: old.State, Token: old.Token, At: at, Result: old.Result, ResultError: old.ResultError,
-		}, nil
-	}
-	r.effects[name] = map[string]any{"state": "started"}
-	return nil, nil
-}
-
-func (r *record) End(_ context.Context, name string, done *orchestrator.Act) error {
-	if done == nil {
-		r.effects[name] = map[string]any{"state": "not_done"}
-		return r.lost()
-	}
-	r.effects[name] = map[string]any{"state": "done", "result": done.Result}
-	return r.lost()
-}
-
-func (r *record) Invalid(problem string) { r.problems = append(r.problems, problem) }
-func (r *record) Warn(problem string)    { r.problems = append(r.problems, problem) }
-
-func (r *record) lost() error {
-	if r.vector.Lost {
-		return errors.New("the lock is lost")
-	}
-	return nil
 }
 
 // plain returns v as JSON is decoded.
