@@ -10,7 +10,7 @@ import (
 	"google.golang.org/api/option"
 )
 
-func TestAnExecutionGetsTheIDAsAnArgument(t *testing.T) {
+func TestStartJob(t *testing.T) {
 	var got string
 	code := http.StatusOK
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -32,12 +32,12 @@ func TestAnExecutionGetsTheIDAsAnArgument(t *testing.T) {
 			t.Errorf("%s: %v, sent %s, want %s", id, err, got, want)
 		}
 	}
-	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", t.TempDir()+"/none")
-	if _, err := startJob(t.Context(), job); err == nil || !strings.HasPrefix(err.Error(), "ANALYZER=job:") {
-		t.Errorf("without credentials: %v; want the variable that needs them", err)
-	}
 	code = http.StatusForbidden
 	if err := start(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "403") {
 		t.Errorf("refused by Google: %v", err)
+	}
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", t.TempDir()+"/none")
+	if _, err := startJob(t.Context(), job); err == nil || !strings.HasPrefix(err.Error(), "ANALYZER=job:") {
+		t.Errorf("without credentials: %v; want the variable that needs them", err)
 	}
 }
