@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -69,7 +68,8 @@ func newCloudOn(t testing.TB, b *emulatortest.Backend) *cloud {
 
 func (c *cloud) create(t testing.TB, id string) {
 	t.Helper()
-	if err := c.analyses.Create(t.Context(), id, map[string]any{"name": "a.txt", "text": "hello world"}, repo.CreateOptions{}); err != nil {
+	input := map[string]any{"name": "a.txt", "text": "hello world"}
+	if err := c.analyses.Create(t.Context(), id, input, repo.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -190,7 +190,8 @@ func (p *process) exitsCleanly(t testing.TB) {
 
 // deliver delivers a task and waits for its answer.
 func (p *process) deliver(ctx context.Context, id string) (int, string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url+"/internal/tasks/analysis", strings.NewReader(fmt.Sprintf(`{"analysis_id":%q}`, id)))
+	task := strings.NewReader(fmt.Sprintf(`{"analysis_id":%q}`, id))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url+"/internal/tasks/analysis", task)
 	if err != nil {
 		return 0, "", err
 	}
@@ -214,7 +215,7 @@ func (p *process) delivered(t testing.TB, id string) <-chan string {
 	return answer
 }
 
-func TestACallerThatHangsUpDoesNotEndTheRun(t *testing.T) {
+func TestWorker_HungUpCaller(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	c.create(t, "y")
@@ -231,53 +232,8 @@ func TestACallerThatHangsUpDoesNotEndTheRun(t *testing.T) {
 	c.until(t, "y", "finished", ready)
 }
 
-// Each crash that an input causes is counted before the input is decoded.
-func TestEachDeathIsCountedBeforeTheInputIsDecoded(t *testing.T) {
-	slowWithoutRace(t)
-	w := newSmall(t)
-	if err := w.analyses.Create(t.Context(), "x", hostileInput(hostile), repo.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	for attempt := 1; attempt <= mostAttempts; attempt++ {
-		w.start(t, tooLittle)
-		code, _, _ := w.worker.deliver(t.Context(), "x")
-		if code != 0 || !w.killed.Load() {
-			t.Fatalf("attempt %d: the worker survives with %d MiB: %d", attempt, tooLittle/mib, code)
-		}
-		w.expire(t)
-		if a := w.get(t, "x"); a.Attempts != attempt || a.Lock.Owner == "" || a.Status != analysislock.Processing {
-			t.Fatalf("after death %d: %d attempts, owner %q, %s", attempt, a.Attempts, a.Lock.Owner, a.Status)
-		}
-	}
-	w.start(t, tooLittle)
-	if code, body, err := w.worker.deliver(t.Context(), "x"); code != http.StatusOK {
-		t.Errorf("the delivery after the last attempt: %d %s %v", code, body, err)
-	}
-	if a := w.get(t, "x"); a.Status != analysislock.Failed || a.Error == nil || a.Error.Code != analysislock.AttemptsExhausted || a.Attempts != mostAttempts || a.Lock.Owner != "" {
-		t.Errorf("%s after %d attempts, error %+v, owner %q; want FAILED after %d", a.Status, a.Attempts, a.Error, a.Lock.Owner, mostAttempts)
-	}
-}
-
-func TestWhatPreventsAStartIsOneLineAndTheExitCode(t *testing.T) {
-	t.Parallel()
-	c := newCloud(t)
-	_, port, err := net.SplitHostPort(listen(t, ":0").Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for env, code := range map[string]int{"TASK_AUTH=": 2, "PORT=" + port: 1} {
-		cmd := c.command(env)
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		_ = cmd.Run()
-		name, _, _ := strings.Cut(env, "=")
-		if got := cmd.ProcessState.ExitCode(); got != code || !strings.HasPrefix(stderr.String(), name+": ") || strings.Count(stderr.String(), "\n") != 1 {
-			t.Errorf("%v: exit %d, stderr %q; want %d and one line naming %s", env, got, stderr.String(), code, name)
-		}
-	}
-}
-
-func TestTheContainersMemoryLimitIsTheRuntimesUnlessOneIsSet(t *testing.T) {
+// The runtime has the container's limit, unless one is set.
+func TestWorker_MemoryLimit(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	contained := int64(math.MaxInt64) // none
@@ -288,7 +244,8 @@ func TestTheContainersMemoryLimitIsTheRuntimesUnlessOneIsSet(t *testing.T) {
 		var line struct {
 			Limit int64 `json:"memory_limit"`
 		}
-		if err := json.Unmarshal([]byte(c.start(t, env).config), &line); err != nil || line.Limit != want {
+		err := json.Unmarshal([]byte(c.start(t, env).config), &line)
+		if err != nil || line.Limit != want {
 			t.Errorf("%s: a limit of %d bytes, want %d (%v)", env, line.Limit, want, err)
 		}
 	}

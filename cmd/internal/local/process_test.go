@@ -43,7 +43,7 @@ func logging(text string, log func(*process, *record)) command {
 
 const serving = `{"msg":"serving","address":"there:1"}`
 
-func TestTheLogOfAProcessIsReadToItsEnd(t *testing.T) {
+func TestProcess_Log(t *testing.T) {
 	records := make(chan record, 2)
 	text := serving + `{"msg":"serving","stderr":true}{"msg":"run begins","lock_token":4}`
 	w, err := startProcess(t.Context(), 5, logging(text, func(_ *process, r *record) { records <- *r }))
@@ -66,13 +66,12 @@ func TestTheLogOfAProcessIsReadToItsEnd(t *testing.T) {
 	}
 }
 
-func TestAProcessThatDoesNotServeIsAnError(t *testing.T) {
-	none := func(*process, *record) {}
-	if _, err := startProcess(t.Context(), 1, logging("", none)); err == nil || !strings.Contains(err.Error(), "worker 1 ended at once: exit status 1") {
-		t.Errorf("%v of a worker that ends", err)
-	}
-	if _, err := startProcess(t.Context(), 1, command{env: []string{"\x00"}}); err == nil || !strings.Contains(err.Error(), "worker 1: ") {
-		t.Errorf("%v without a process", err)
+func TestProcess_NoStart(t *testing.T) {
+	ends := logging("", func(*process, *record) {})
+	for want, c := range map[string]command{"exit status 1": ends, "worker 1: ": {env: []string{"\x00"}}} {
+		if _, err := startProcess(t.Context(), 1, c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %s", err, want)
+		}
 	}
 
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -84,7 +83,7 @@ func TestAProcessThatDoesNotServeIsAnError(t *testing.T) {
 	<-(<-begun).done
 }
 
-func TestAWorkerThatEndsIsReplacedEachTime(t *testing.T) {
+func TestLocal_Supervise(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out := &emulatortest.Log{}
 	l := &local{router: router{show: cli.NewProgress(out), command: logging(serving, func(*process, *record) {})}}
@@ -113,7 +112,7 @@ func TestAWorkerThatEndsIsReplacedEachTime(t *testing.T) {
 	}
 }
 
-func TestAWorkerThatCannotBeStartedAgainIsTriedAgain(t *testing.T) {
+func TestLocal_SuperviseAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := &bytes.Buffer{}
 		l := &local{router: router{show: cli.NewProgress(out), command: command{env: []string{"\x00"}}}}
@@ -128,16 +127,15 @@ func TestAWorkerThatCannotBeStartedAgainIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestTheStandardErrorOfARunIsBounded(t *testing.T) {
-	const cut = "\n… cut: a run shows at most 64 KiB of standard error\n"
+func TestBounded(t *testing.T) {
+	const limit = 64 << 10
 	for name, tc := range map[string]struct {
 		writes []int
-		shown  int
 		cut    bool
 	}{
-		"all":                {[]int{32 << 10, 32 << 10}, 64 << 10, false},
-		"a byte more":        {[]int{32 << 10, 32<<10 + 1}, 64 << 10, true},
-		"more after the end": {[]int{64 << 10, 1, 1, 100 << 10}, 64 << 10, true},
+		"all":                {[]int{limit / 2, limit / 2}, false},
+		"a byte more":        {[]int{limit / 2, limit/2 + 1}, true},
+		"more after the end": {[]int{limit, 1, 1, 100 << 10}, true},
 	} {
 		var shown strings.Builder
 		b := &bounded{to: &shown, limit: maxStderr}
@@ -146,9 +144,9 @@ func TestTheStandardErrorOfARunIsBounded(t *testing.T) {
 				t.Errorf("%s: wrote %d, %v", name, wrote, err)
 			}
 		}
-		want := strings.Repeat("x", tc.shown) + map[bool]string{true: cut}[tc.cut]
-		if got := shown.String(); got != want {
-			t.Errorf("%s: %d bytes are shown, want %d; they end with %q", name, len(got), len(want), got[max(0, len(got)-60):])
+		note, ok := strings.CutPrefix(shown.String(), strings.Repeat("x", limit))
+		if !ok || (note != "") != tc.cut || strings.Count(note, "… cut") > 1 {
+			t.Errorf("%s: %d bytes, then %.60q; want 64 KiB, and one note: %t", name, shown.Len(), note, tc.cut)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package local
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -12,7 +11,6 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/operate"
-	"taskguard/emulator/cloudtasks"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -26,14 +24,17 @@ func demoOf(jsonWanted bool) (d *demo, out *bytes.Buffer) {
 	c.JSON = jsonWanted
 	d = &demo{
 		router: router{show: cli.NewProgress(out)}, c: c, runs: make(chan run, 1), over: make(chan struct{}),
-		docs:   []operate.Document{{ID: "a", Name: "a.txt"}, {ID: "b", Name: "b.txt"}},
-		rows:   map[string]*row{"a": {Name: "a.txt", Status: "READY", Finishes: 1, Skips: 1}, "b": {Name: "b.txt", Status: "READY", Finishes: 1}},
+		docs: []operate.Document{{ID: "a", Name: "a.txt"}, {ID: "b", Name: "b.txt"}},
+		rows: map[string]*row{
+			"a": {Name: "a.txt", Status: "READY", Finishes: 1, Skips: 1},
+			"b": {Name: "b.txt", Status: "READY", Finishes: 1},
+		},
 		killed: &killedRun{Worker: 7, ID: "a", Token: 1, Percent: 40, TakenOver: 8, Continued: 40, checkpoint: true},
 	}
 	return d, out
 }
 
-func TestTheDemoReportsEachBrokenPromise(t *testing.T) {
+func TestDemo_BrokenPromise(t *testing.T) {
 	for want, broken := range map[string]func(*demo){
 		"":                     func(*demo) {},
 		"no worker was killed": func(d *demo) { d.killed = nil },
@@ -45,12 +46,19 @@ func TestTheDemoReportsEachBrokenPromise(t *testing.T) {
 		d, out := demoOf(true)
 		broken(d)
 		err := d.report()
-		var got report
+		var got struct {
+			OK       bool
+			Problems []string
+			Files    []row
+		}
 		if jsonErr := json.Unmarshal(out.Bytes(), &got); jsonErr != nil || len(got.Files) != 2 {
 			t.Fatalf("%v, %s", jsonErr, out)
 		}
-		if got.OK != (want == "") || (err == nil) != got.OK || !strings.Contains(strings.Join(got.Problems, "; "), want) || len(got.Problems) > 1 {
-			t.Errorf("%v, %+v; want %q alone", err, got, want)
+		if problems := strings.Join(got.Problems, "; "); got.OK != (want == "") || !strings.Contains(problems, want) {
+			t.Errorf("%+v; want %q", got, want)
+		}
+		if (err == nil) != got.OK || len(got.Problems) > 1 {
+			t.Errorf("%v, %+v; want one problem", err, got)
 		}
 		if err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
@@ -58,9 +66,9 @@ func TestTheDemoReportsEachBrokenPromise(t *testing.T) {
 
 		text, out := demoOf(false)
 		broken(text)
-		textErr := text.report()
-		if (textErr == nil) != strings.Contains(out.String(), "Each file was finished once.") || (textErr == nil) != (err == nil) {
-			t.Errorf("%v, %s", textErr, out)
+		kept := text.report() == nil
+		if kept != got.OK || kept != strings.Contains(out.String(), "Each file was finished once.") {
+			t.Errorf("kept: %t, %s", kept, out)
 		}
 	}
 	d, _ := demoOf(false)
@@ -70,36 +78,24 @@ func TestTheDemoReportsEachBrokenPromise(t *testing.T) {
 	}
 }
 
-// report is what the demo prints as JSON.
-type report struct {
-	OK       bool
-	Problems []string
-	Files    []row
-}
-
-func TestTheDemoPrintsATableAndHowTheKilledRunWentOn(t *testing.T) {
+func TestDemo_Table(t *testing.T) {
 	d, out := demoOf(false)
-	d.rows["b"].Deliveries, d.rows["b"].Runs, d.rows["b"].Unanswered, d.rows["b"].FinishedBy = 3, 2, 1, 9
+	b := d.rows["b"]
+	b.Deliveries, b.Runs, b.Unanswered, b.FinishedBy = 3, 2, 1, 9
 	if err := d.report(); err != nil {
 		t.Fatal(err)
 	}
-	want := `
-FILE   RESULT  DELIVERIES  RUNS  SKIPPED  UNANSWERED  FINISHED BY
-a.txt  READY   0           0     1        0           worker 0
-b.txt  READY   3           2     0        1           worker 9
-
-DELIVERIES = RUNS + SKIPPED + UNANSWERED. A worker skips a file that is locked
-or finished. A dead worker does not answer, and the queue tries again.
-
-Worker 7 was killed at 40 % of a.txt. Worker 8 continued at 40 %.
-Each file was finished once.
-`
-	if out.String() != want {
-		t.Errorf("%s, want %s", out, want)
+	for _, want := range []string{
+		"FILE RESULT DELIVERIES RUNS SKIPPED UNANSWERED FINISHED BY a.txt READY 0 0 1 0 worker 0 b.txt READY 3 2 0 1 worker 9",
+		"Worker 7 was killed at 40 % of a.txt. Worker 8 continued at 40 %.",
+	} {
+		if !strings.Contains(strings.Join(strings.Fields(out.String()), " "), want) {
+			t.Errorf("%s lacks %s", out, want)
+		}
 	}
 }
 
-func TestTheDemoIsOverWhenEachFileIsFinishedAndHasHadAllDeliveries(t *testing.T) {
+func TestDemo_Over(t *testing.T) {
 	d, out := demoOf(false)
 	for _, r := range d.rows {
 		*r = row{Name: r.Name}
@@ -129,10 +125,15 @@ func TestTheDemoIsOverWhenEachFileIsFinishedAndHasHadAllDeliveries(t *testing.T)
 	deliver("b", 200, skipped)
 	deliver("b", 0, skipped) // a file has two duplicates
 	<-d.over
-	d.delivered(&delivery{worker: w, analysisID: "b", status: 200, answer: finished}) // is not counted
-	if a, b := *d.rows["a"], *d.rows["b"]; a != (row{Name: "a.txt", Deliveries: 6, Runs: 3, Unanswered: 3, Finishes: 1, FinishedBy: 3}) ||
-		b != (row{Name: "b.txt", Deliveries: 3, Runs: 1, Skips: 1, Unanswered: 1, Finishes: 1, FinishedBy: 3}) {
-		t.Errorf("%+v, %+v", a, b)
+	// One more is not counted.
+	d.delivered(&delivery{worker: w, analysisID: "b", status: 200, answer: finished})
+	for _, want := range []row{
+		{Name: "a.txt", Deliveries: 6, Runs: 3, Unanswered: 3, Finishes: 1, FinishedBy: 3},
+		{Name: "b.txt", Deliveries: 3, Runs: 1, Skips: 1, Unanswered: 1, Finishes: 1, FinishedBy: 3},
+	} {
+		if got := *d.rows[want.Name[:1]]; got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
 	}
 	for line := range strings.Lines(out.String()) {
 		if utf8.RuneCountInString(line) > 81 {
@@ -144,7 +145,7 @@ func TestTheDemoIsOverWhenEachFileIsFinishedAndHasHadAllDeliveries(t *testing.T)
 	}
 }
 
-func TestTheDemoShowsWhichWorkerTakesTheKilledRunOver(t *testing.T) {
+func TestDemo_TakeOver(t *testing.T) {
 	for want, c := range map[string]struct {
 		killed *killedRun
 		record record
@@ -161,8 +162,11 @@ func TestTheDemoShowsWhichWorkerTakesTheKilledRunOver(t *testing.T) {
 		for range 2 { // one more than the channel takes
 			d.runBegins(&process{number: 2}, &c.record)
 		}
-		if got := <-d.runs; got.worker.number != 2 || got.record != &c.record || strings.Count(out.String(), want+"\n") != 2 {
-			t.Errorf("%+v, %q; want %q", got, out, want)
+		if got := <-d.runs; got.worker.number != 2 || got.record != &c.record {
+			t.Errorf("%+v", got)
+		}
+		if strings.Count(out.String(), want+"\n") != 2 {
+			t.Errorf("%q; want %q twice", out, want)
 		}
 		if strings.Contains(want, "over") && c.killed.TakenOver != 2 {
 			t.Errorf("%+v; want it taken over by 2", c.killed)
@@ -170,7 +174,7 @@ func TestTheDemoShowsWhichWorkerTakesTheKilledRunOver(t *testing.T) {
 	}
 }
 
-func TestTheDemoKillsTheWorkerOfARunWithCommittedWork(t *testing.T) {
+func TestDemo_Kill(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	a, err := repo.Open(t.Context(), b.Project, repo.Options{Emulator: b.Listen(t)})
 	if err != nil {
@@ -179,7 +183,8 @@ func TestTheDemoKillsTheWorkerOfARunWithCommittedWork(t *testing.T) {
 	defer func() { _ = a.Close() }()
 	for _, id := range []string{"a", "b"} {
 		b.Put(t, id, map[string]any{"status": "QUEUED", "input": "x"})
-		if acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/1", time.Hour, analysislock.AcquireOptions{}); err != nil || !acq.Acquired {
+		acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/1", time.Hour, analysislock.AcquireOptions{})
+		if err != nil || !acq.Acquired {
 			t.Fatal(acq, err)
 		}
 		b.Merge(t, id, map[string]any{"progress": map[string]any{"fraction": 0.4}})
@@ -193,13 +198,21 @@ func TestTheDemoKillsTheWorkerOfARunWithCommittedWork(t *testing.T) {
 		d, out := demoOf(false)
 		d.analyses, d.killed = a, nil
 		d.runs = make(chan run, 3)
-		for _, r := range []record{{AnalysisID: "none", Token: 1}, {AnalysisID: id, Token: 2}, {AnalysisID: id, Token: 1}} {
+		for _, r := range []record{
+			{AnalysisID: "none", Token: 1}, {AnalysisID: id, Token: 2}, {AnalysisID: id, Token: 1},
+		} {
 			d.runs <- run{w, &r}
 		}
 		failure := d.killOne(t.Context())
 		<-w.done
-		if k := d.killed; failure != nil || k == nil || len(d.runs) != 0 || k.Worker != 4 || k.ID != id || k.Token != 1 || k.ExpiresAt.IsZero() || k.Percent != 40 || k.checkpoint != checkpoint {
-			t.Errorf("%+v, %v, %s", k, failure, out)
+		if failure != nil || d.killed == nil || len(d.runs) != 0 {
+			t.Fatalf("%+v, %v, %s", d.killed, failure, out)
+		}
+		want := killedRun{
+			Worker: 4, ID: id, Token: 1, Percent: 40, checkpoint: checkpoint, ExpiresAt: d.killed.ExpiresAt,
+		}
+		if *d.killed != want || want.ExpiresAt.IsZero() {
+			t.Errorf("%+v; want %+v", d.killed, want)
 		}
 	}
 	w, err := startProcess(t.Context(), 4, logging(serving, func(*process, *record) {}))
@@ -212,27 +225,5 @@ func TestTheDemoKillsTheWorkerOfARunWithCommittedWork(t *testing.T) {
 	b.Merge(t, "a", map[string]any{"status": "READY"})
 	if d := (&demo{analyses: a}); d.middle(t.Context(), run{record: &record{AnalysisID: "a", Token: 1}}) {
 		t.Error("a finished run is killed")
-	}
-}
-
-func TestTheDemoReportsWhatItCannotOpenOrSubmit(t *testing.T) {
-	d, _ := demoOf(false)
-	defer d.close()
-	ctx, cancel := context.WithCancel(t.Context())
-	err := d.start(func(int) string { return "127.0.0.1:0" }, &d.router, 1, cloudtasks.Options{})
-	if err = errors.Join(err, d.open(ctx)); err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	if err := d.submit(ctx); err == nil {
-		t.Error("it submits after its end")
-	}
-	for _, c := range []*workerCloud{{target: "none"}, {target: d.target, cloud: cloud{page: "%"}}} {
-		broken := &demo{c: d.c}
-		broken.firestore, broken.tasks, broken.page, broken.target = d.firestore, d.tasks, c.page, c.target
-		if err := broken.open(t.Context()); err == nil {
-			t.Errorf("it opens with the target %s and keys at %s", c.target, c.page)
-		}
-		broken.close()
 	}
 }

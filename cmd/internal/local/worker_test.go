@@ -26,7 +26,7 @@ type reporter struct {
 
 func (r reporter) Report(orchestrator.Report) { r.report() }
 
-func TestASlowedRunTakesItsTimeInProportionToItsProgress(t *testing.T) {
+func TestSlowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reported []time.Duration
 		began, failure, ended := time.Now(), error(nil), errors.New("ended")
@@ -39,8 +39,12 @@ func TestASlowedRunTakesItsTimeInProportionToItsProgress(t *testing.T) {
 		}), 8*time.Second)
 
 		result, err := run(t.Context(), job)
-		if want := []time.Duration{2 * time.Second, 6 * time.Second}; !slices.Equal(reported, want) || time.Since(began) != 8*time.Second || result != "done" || err != nil {
-			t.Errorf("reports after %v, the end after %v, %v, %v", reported, time.Since(began), result, err)
+		took := time.Since(began)
+		if want := []time.Duration{2 * time.Second, 6 * time.Second}; !slices.Equal(reported, want) || took != 8*time.Second {
+			t.Errorf("reports after %v, the end after %v", reported, took)
+		}
+		if result != "done" || err != nil {
+			t.Errorf("%v, %v", result, err)
 		}
 		failure = errors.New("failure")
 		if _, err := run(t.Context(), job); !errors.Is(err, failure) || time.Since(began) != 14*time.Second {
@@ -55,7 +59,7 @@ func TestASlowedRunTakesItsTimeInProportionToItsProgress(t *testing.T) {
 	})
 }
 
-func TestALogFileThatCannotBeWrittenIsReportedOnce(t *testing.T) {
+func TestLogTo_Full(t *testing.T) {
 	var errs bytes.Buffer
 	c := &cli.Call{Name: "worker", Streams: cli.Streams{Out: io.Discard, Err: &errs}}
 	log, err := logTo(c, slog.New(slog.DiscardHandler), "/dev/full", slog.LevelInfo)
@@ -69,7 +73,7 @@ func TestALogFileThatCannotBeWrittenIsReportedOnce(t *testing.T) {
 	}
 }
 
-func TestARunIsLoggedAsItsParentReadsIt(t *testing.T) {
+func TestLogged(t *testing.T) {
 	for _, resume := range []json.RawMessage{nil, json.RawMessage("1")} {
 		var out bytes.Buffer
 		run := logged(orchestrator.AnalyzerFunc(func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
@@ -81,7 +85,8 @@ func TestARunIsLoggedAsItsParentReadsIt(t *testing.T) {
 		}
 		lines := json.NewDecoder(&out)
 		for _, want := range []record{
-			{Message: runMessage, AnalysisID: "x", Token: 4, Continues: resume != nil}, {Message: "line", AnalysisID: "x", Stderr: true},
+			{Message: runMessage, AnalysisID: "x", Token: 4, Continues: resume != nil},
+			{Message: "line", AnalysisID: "x", Stderr: true},
 		} {
 			var got record
 			if err := lines.Decode(&got); err != nil || got != want {
