@@ -102,7 +102,8 @@ func (q *tasks) book(t *testing.T, id string) {
 		t.Fatal(err)
 	}
 	defer func() { _ = queue.Close() }()
-	if _, err := queue.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name(t.Name(), id), AnalysisID: id}); err != nil {
+	task := taskqueue.Task{Name: taskqueue.Name(t.Name(), id), AnalysisID: id}
+	if _, err := queue.Book(t.Context(), task); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -3,12 +3,12 @@ package doctor_test
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	scheduler "google.golang.org/api/cloudscheduler/v1"
 	iam "google.golang.org/api/iam/v1"
 	"google.golang.org/grpc/codes"
 
@@ -66,6 +66,8 @@ func TestCheck(t *testing.T) {
 	})
 }
 
+var sentence = regexp.MustCompile(`^.+\.$`)
+
 // finds checks that one rule, and no other, finds a change of the shipped facts. Without a rule,
 // nothing may be found.
 func finds(t *testing.T, want, name string, change func(*facts)) {
@@ -76,7 +78,7 @@ func finds(t *testing.T, want, name string, change func(*facts)) {
 	for _, one := range doctor.Check(f) {
 		got = append(got, string(one.Severity)+" "+one.Rule)
 		for _, text := range []string{one.Problem, one.Fix} {
-			if !strings.HasSuffix(text, ".") || strings.ContainsAny(text, "\n") || strings.Contains(text, "%!") {
+			if !sentence.MatchString(text) || strings.Contains(text, "%!") {
 				t.Errorf("%s: not a sentence: %s", name, text)
 			}
 		}
@@ -88,7 +90,8 @@ func finds(t *testing.T, want, name string, change func(*facts)) {
 
 // Each row is one change of the settings. Some of those without a finding are the last value that is right.
 func TestCheck_Settings(t *testing.T) {
-	const worker2, staging = "https://taskguard-worker2-123456789012", "https://taskguard-worker-staging-123456789012"
+	worker2 := strings.Replace(workerURL, "worker", "worker2", 1)
+	staging := strings.Replace(workerURL, "worker", "worker-staging", 1)
 	const secret = doctor.Secret
 	for want, changes := range map[string][]string{
 		"problem environment": {
@@ -106,7 +109,7 @@ func TestCheck_Settings(t *testing.T) {
 			"ANALYZER=exec:/app/analyze; MODEL_API_KEY=" + secret + "; OTHER_KEY=" + secret + "; ANALYZER_ENV=OTHER_*",
 		},
 		"problem target-url": {
-			"TASK_TARGET_URL=" + worker2 + ".europe-west1.run.app", "TASK_TARGET_URL=" + staging + ".europe-west1.run.app",
+			"TASK_TARGET_URL=" + worker2, "TASK_TARGET_URL=" + staging,
 			"TASK_TARGET_URL=" + workerURL + "/internal/tasks/analysis", "TASK_TARGET_URL=http://worker.example",
 		},
 		"problem max-runs":         {"MAX_RUNS=9"},
@@ -136,9 +139,10 @@ func TestCheck_Settings(t *testing.T) {
 
 			// No secrets.
 			"MODEL_TOKENS=4096000000", "API_KEY_FILE=/secrets/key", "MODEL_API_KEY=projects/p/secrets/key",
-			"STOP_TOKEN=<|endoftext|>", "EOS_TOKEN=[end_of_text]", "PUSHER_APP_KEY=0123456789", "STRIPE_KEY=pk_live_0123456789",
-			"CONCURRENCY_KEY=customer_id", "STRIPE_PUBLIC_KEY=0123456789", "DB_PASS=/secrets/password", "BYPASS=hunter2",
-			"MODEL_PATH=0123456789", "HOME_PWD=/app", "DB_PASSWORD=" + secret, "AUTH_TOKEN=https://auth.example/token",
+			"STOP_TOKEN=<|endoftext|>", "EOS_TOKEN=[end_of_text]", "PUSHER_APP_KEY=0123456789",
+			"STRIPE_KEY=pk_live_0123456789", "CONCURRENCY_KEY=customer_id", "STRIPE_PUBLIC_KEY=0123456789",
+			"BYPASS=hunter2", "DB_PASS=/secrets/password", "MODEL_PATH=0123456789", "HOME_PWD=/app",
+			"DB_PASSWORD=" + secret, "AUTH_TOKEN=https://auth.example/token",
 		},
 	} {
 		for _, change := range changes {
@@ -159,52 +163,65 @@ func oidc(f *facts) {
 	f.Worker.InvokerCheck = false
 }
 
-// byProject lets a member call the worker only by a role in the project's policy.
-func byProject(role, member string) func(*facts) {
+// onProject lets the project's policy have one binding.
+func onProject(role, account string) func(*facts) {
 	return func(f *facts) {
-		f.Worker.Callers = nil
-		f.Project = []*iam.Binding{{Role: role, Members: []string{member}}}
+		f.Project = []*iam.Binding{{Role: "roles/" + role, Members: []string{"serviceAccount:" + account}}}
+	}
+}
+
+// callers lets these members call the worker.
+func callers(all ...string) func(*facts) { return func(f *facts) { f.Worker.Callers = all } }
+
+// indexed sets whether a field has an index.
+func indexed(field string, is bool) func(*facts) {
+	return func(f *facts) { f.Indexes.Fields[field] = is }
+}
+
+// ttl sets whether a field has a TTL policy.
+func ttl(field string, is bool) func(*facts) { return func(f *facts) { f.Indexes.TTL[field] = is } }
+
+// and makes several changes.
+func and(changes ...func(*facts)) func(*facts) {
+	return func(f *facts) {
+		for _, change := range changes {
+			change(f)
+		}
 	}
 }
 
 func TestCheck_Worker(t *testing.T) {
-	other := func(old, replacement string) string { return strings.Replace(workerURL, old, replacement, 1) }
+	url := func(old, replacement string) func(*facts) {
+		return func(f *facts) { f.Worker.URLs = `["` + strings.Replace(workerURL, old, replacement, 1) + `"]` }
+	}
+	account := func(name string) func(*facts) { return func(f *facts) { f.Doclock.Account = name } }
 	sidecar := func(env map[string]string, settings ...string) func(*facts) {
 		return func(f *facts) {
 			set(settings...)(f)
 			f.Worker.Sidecars = []map[string]string{env}
 		}
 	}
-	const sevenHundred = 700 << 20
+	memory := func(bytes int64) func(*facts) { return func(f *facts) { f.Worker.Memory = bytes } }
+	timeout := func(d time.Duration) func(*facts) { return func(f *facts) { f.Worker.Timeout = d } }
+	noTasks := func(f *facts) { f.Tasks = nil }
 	for _, tc := range []struct {
 		name, want string
 		change     func(*facts)
 	}{
 		{"no check of the callers", "problem invoker-check-disabled", func(f *facts) { f.Worker.InvokerCheck = false }},
-		{"everybody may call", "problem invoker-public", func(f *facts) {
-			f.Worker.Callers = append(f.Worker.Callers, "allUsers")
-		}},
+		{"everybody may call", "problem invoker-public", callers("serviceAccount:"+caller, "allUsers")},
 		{"token without its signature", "problem oidc-behind-iam", func(f *facts) { f.Doclock.InvokerCheck = true }},
-		{"run as long as its request", "problem run-timeout", func(f *facts) { f.Worker.Timeout = 25 * 60e9 }},
-		{"request longer than dispatch", "problem dispatch-deadline", func(f *facts) { f.Worker.Timeout = 3600e9 }},
-		{"dispatch over 30 minutes", "problem dispatch-deadline", func(f *facts) {
-			set("RUN_TIMEOUT=30m")(f)
-			f.Worker.Timeout, f.Tasks = 1801e9, nil
-		}},
-		{"newest without traffic", "problem traffic", func(f *facts) { f.Worker.Serving, f.Worker.Newest = "w-1", "w-2" }},
-		{"another project's address", "problem target-url", func(f *facts) {
-			f.Worker.URLs = `["` + other("1234", "9234") + `"]`
-		}},
+		{"run as long as its request", "problem run-timeout", timeout(25 * 60e9)},
+		{"request longer than dispatch", "problem dispatch-deadline", timeout(3600e9)},
+		{"over 30 minutes", "problem dispatch-deadline", and(set("RUN_TIMEOUT=30m"), timeout(1801e9), noTasks)},
+		{"another project's address", "problem target-url", url("1234", "9234")},
 		{"another region's address", "problem target-url", func(f *facts) { f.Worker.Region = "europe-west3" }},
-		{"malformed address", "problem environment", func(f *facts) { set("TASK_TARGET_URL=https://%")(f); f.Tasks = nil }},
-		{"a byte too little memory", "advice memory", func(f *facts) { f.Worker.Memory = sevenHundred - 1 }},
-		{"just enough memory", "", func(f *facts) { set("MAX_RUNS=10")(f); f.Worker.Memory = sevenHundred }},
-		{"unknown memory", "", func(f *facts) { f.Worker.Memory = 0 }},
-		{"memory for starting jobs", "", func(f *facts) {
-			set("ANALYZER=job:"+longJob, "SMOKE_INPUT=")(f)
-			f.Worker.Memory = 512 << 20
-		}},
-		{"another's image", "", func(f *facts) { f.Worker.Image = "europe-docker.pkg.dev/images/taskguard/worker@sha256:00" }},
+		{"malformed address", "problem environment", and(set("TASK_TARGET_URL=https://%"), noTasks)},
+		{"a byte too little memory", "advice memory", memory(700<<20 - 1)},
+		{"just enough memory", "", and(set("MAX_RUNS=10"), memory(700<<20))},
+		{"unknown memory", "", memory(0)},
+		{"memory for starting jobs", "", and(set("ANALYZER=job:"+longJob, "SMOKE_INPUT="), memory(512<<20))},
+		{"another's image", "", func(f *facts) { f.Worker.Image = "europe-docker.pkg.dev/images/worker@sha256:00" }},
 		{"tokens of the audience", "", oidc},
 		{"no alert", "advice alerts", func(f *facts) { f.Alerts = 0 }},
 
@@ -215,37 +232,34 @@ func TestCheck_Worker(t *testing.T) {
 			"APP_PORT": "9000", "DATABASE_URL": "postgres://app@10.0.0.1/app", "DB_PASSWORD": doctor.Secret,
 		}, "ANALYZER=http://localhost:9000/analyze")},
 
-		{"caller not known", "advice caller-not-invoker", func(f *facts) { f.Worker.Callers = []string{"user:a@example.com"} }},
-		{"a longer caller", "advice caller-not-invoker", func(f *facts) {
-			f.Worker.Callers = []string{"serviceAccount:" + caller + ".example"}
-		}},
-		{"caller in no policy", "problem caller-not-invoker", byProject("roles/run.viewer", "serviceAccount:"+doclockAccount)},
-		{"a group's other role", "problem caller-not-invoker", byProject("roles/owner", "group:admins@example.com")},
-		{"caller by the project", "", byProject("roles/run.invoker", "serviceAccount:"+caller)},
-		{"caller by a custom role", "", byProject("projects/my-project/roles/invoker", "serviceAccount:"+caller)},
-		{"group of callers", "", func(f *facts) { f.Worker.Callers = []string{"group:callers@example.com"} }},
-		{"domain of callers", "", func(f *facts) { f.Worker.Callers = []string{"domain:example.com"} }},
-		{"caller that is an editor", "problem caller-role", func(f *facts) {
-			f.Project = []*iam.Binding{{Role: "roles/editor", Members: []string{"serviceAccount:" + caller}}}
-		}},
+		{"caller not known", "advice caller-not-invoker", callers("user:a@example.com")},
+		{"a longer caller", "advice caller-not-invoker", callers("serviceAccount:" + caller + ".example")},
+		{"caller in no policy", "problem caller-not-invoker", and(callers(), onProject("run.viewer", doclockAccount))},
+		{"a group's other role", "problem caller-not-invoker", and(callers(), func(f *facts) {
+			f.Project = []*iam.Binding{{Role: "roles/owner", Members: []string{"group:admins@example.com"}}}
+		})},
+		{"caller by the project", "", and(callers(), onProject("run.invoker", caller))},
+		{"caller by a custom role", "", and(callers(), func(f *facts) {
+			members := []string{"serviceAccount:" + caller}
+			f.Project = []*iam.Binding{{Role: "projects/my-project/roles/invoker", Members: members}}
+		})},
+		{"group of callers", "", callers("group:callers@example.com")},
+		{"domain of callers", "", callers("domain:example.com")},
+		{"caller that is an editor", "problem caller-role", onProject("editor", caller)},
 		{"worker as the caller", "problem caller-role", func(f *facts) { f.Worker.Account = caller }},
-		{"doclock as the caller", "problem caller-role", func(f *facts) { f.Doclock.Account = caller }},
-		{"worker that cannot find tasks", "advice account-cannot-find-tasks", lost("account-cannot-find-tasks")},
+		{"that cannot find tasks", "advice account-cannot-find-tasks", lost("account-cannot-find-tasks")},
 		{"worker that cannot book", "problem account-cannot-book", lost("account-cannot-book")},
 		{"worker that cannot sign", "problem account-cannot-sign", lost("account-cannot-sign")},
-		{"worker without its database", "problem account-cannot-use-database", lost("account-cannot-use-database")},
-		{"worker that cannot start its job", "problem account-cannot-start", lost("account-cannot-start")},
+		{"without its database", "problem account-cannot-use-database", lost("account-cannot-use-database")},
+		{"that cannot start its job", "problem account-cannot-start", lost("account-cannot-start")},
 
 		{"caller of another project", "advice projects", func(f *facts) {
 			set("TASK_CALLER=taskguard-caller@staging.iam.gserviceaccount.com")(f)
 			f.Worker.Callers, f.Jobs[0].HttpTarget.OidcToken.ServiceAccountEmail = []string{"group:a@b.c"}, ""
 		}},
-		{"doclock in another project", "advice projects", func(f *facts) {
-			f.Doclock.Account = "taskguard-doclock@staging.iam.gserviceaccount.com"
-		}},
-		{"account without project", "", func(f *facts) {
-			f.Doclock.Account = "doclock@my-project.example.com.iam.gserviceaccount.com"
-		}},
+		{"doclock in another project", "advice projects", account("doclock@staging.iam.gserviceaccount.com")},
+		{"account without project", "", account("doclock@my-project.example.com.iam.gserviceaccount.com")},
+		{"doclock as the caller", "problem caller-role", account(caller)},
 		{"custom audience", "", func(f *facts) {
 			f.Worker.Audiences, f.Tasks[0].Audience = `["analyses"]`, "analyses"
 			f.Jobs[0].HttpTarget.OidcToken.Audience = "analyses"
@@ -256,8 +270,12 @@ func TestCheck_Worker(t *testing.T) {
 }
 
 func TestCheck_Queue(t *testing.T) {
+	recovers := func(account string) func(*facts) {
+		return func(f *facts) { f.Jobs[0].HttpTarget.OidcToken.ServiceAccountEmail = account }
+	}
+	audience := func(url string) func(*facts) { return func(f *facts) { f.Tasks[1].Audience = url } }
+	deadline := func(d time.Duration) func(*facts) { return func(f *facts) { f.Tasks[1].Deadline = d } }
 	const shortURL = "https://taskguard-worker-x-ew.a.run.app"
-	token := func(f *facts) *scheduler.OidcToken { return f.Jobs[0].HttpTarget.OidcToken }
 	for _, tc := range []struct {
 		name, want string
 		change     func(*facts)
@@ -280,80 +298,63 @@ func TestCheck_Queue(t *testing.T) {
 			const before = "https://taskguard-worker-123456789012.us-central1.run.app"
 			f.Tasks[1].URL, f.Tasks[1].Audience = before+"/internal/tasks/analysis", before
 		}},
-		{"audience with a slash", "problem task-audience", func(f *facts) { f.Tasks[1].Audience = workerURL + "/" }},
-		{"another address than oidc's", "problem task-audience", func(f *facts) { oidc(f); f.Tasks[1].Audience = shortURL }},
-		{"another address of it", "", func(f *facts) { f.Tasks[1].Audience = shortURL }},
-		{"dispatch as long as the run", "problem task-deadline", func(f *facts) { f.Tasks[1].Deadline = 25 * time.Minute }},
+		{"audience with a slash", "problem task-audience", audience(workerURL + "/")},
+		{"another address than oidc's", "problem task-audience", and(oidc, audience(shortURL))},
+		{"another address of it", "", audience(shortURL)},
+		{"dispatch as long as the run", "problem task-deadline", deadline(25 * time.Minute)},
 		{"answered 401", "problem task-refused", func(f *facts) { f.Tasks[1].Last = codes.Unauthenticated }},
 		{"answered 404", "", func(f *facts) { f.Tasks[1].Last = codes.NotFound }},
 
 		{"no recovery in the region", "advice recovery-unscheduled", func(f *facts) { f.Jobs, f.AllJobs = nil, false }},
-		{"another recovery account", "advice recovery-caller", func(f *facts) { token(f).ServiceAccountEmail = doclockAccount }},
-		{"the project's recovery account", "", func(f *facts) {
-			token(f).ServiceAccountEmail = doclockAccount
-			f.Project = []*iam.Binding{{Role: "roles/run.invoker", Members: []string{"serviceAccount:" + doclockAccount}}}
-		}},
+		{"another recovery account", "advice recovery-caller", recovers(doclockAccount)},
+		{"the project's account", "", and(recovers(doclockAccount), onProject("run.invoker", doclockAccount))},
 	} {
 		finds(t, tc.want, tc.name, tc.change)
 	}
-	for schedule, want := range map[string]string{
-		"*/2 * * * *": "", "every 1 minutes": "", "* * * * 0-6": "", "*/2 0-23 1-31 1-12 MON-SUN": "",
-		"*/10 * * * *": "problem recovery-schedule", "* 8-18 * * 1-5": "problem recovery-schedule",
-		"every 24 hours": "problem recovery-schedule", "* 1-12 * * *": "problem recovery-schedule",
-		"58-59 * * * *": "problem recovery-schedule",
+	for want, schedules := range map[string][]string{
+		"": {"*/2 * * * *", "every 1 minutes", "* * * * 0-6", "*/2 0-23 1-31 1-12 MON-SUN"},
+		"problem recovery-schedule": {
+			"*/10 * * * *", "* 8-18 * * 1-5", "every 24 hours", "* 1-12 * * *", "58-59 * * * *",
+		},
 	} {
-		finds(t, want, schedule, func(f *facts) { f.Jobs[0].Schedule = schedule })
+		for _, schedule := range schedules {
+			finds(t, want, schedule, func(f *facts) { f.Jobs[0].Schedule = schedule })
+		}
 	}
 }
 
 func TestCheck_Indexes(t *testing.T) {
-	keys := set("CONCURRENCY_KEY=tenant")
-	keep := set("KEEP_FINISHED=2160h")
+	unset := func(field string) func(*facts) { return func(f *facts) { delete(f.Indexes.Fields, field) } }
+	key, keep := set("CONCURRENCY_KEY=tenant"), set("KEEP_FINISHED=2160h")
+	keyOfOrders := and(func(f *facts) { f.Kinds[1].KeyFields = []string{"shop"} }, ttl("ordersKeys/expireAt", true),
+		indexed("ordersKeys/slots", false), indexed("ordersKeys/expireAt", false))
 	for _, tc := range []struct {
 		name, want string
 		change     func(*facts)
 	}{
-		{"no index of another kind", "problem index-missing", func(f *facts) {
-			orders(f)
-			delete(f.Indexes.Composite, doctor.NeededIndexes(f.Kinds[1])[2])
-		}},
 		{"another kind", "", orders},
-		{"indexed checkpoint", "problem field-indexed", func(f *facts) { delete(f.Indexes.Fields, "analyses/checkpoint") }},
-		{"indexed acts", "problem field-indexed", func(f *facts) { delete(f.Indexes.Fields, "analyses/effects") }},
-		{"another kind's input", "problem field-indexed", func(f *facts) { orders(f); delete(f.Indexes.Fields, "orders/payload") }},
-		{"expiry without policy", "advice keep-no-ttl", func(f *facts) { keep(f); delete(f.Indexes.TTL, "analyses/expireAt") }},
-		{"another kind's expiry", "advice keep-no-ttl", func(f *facts) {
-			orders(f)
-			keep(f)
-			f.Indexes.TTL["analyses/expireAt"] = true
-		}},
+		{"no index of another kind", "problem index-missing", and(orders, func(f *facts) {
+			delete(f.Indexes.Composite, doctor.NeededIndexes(f.Kinds[1])[2])
+		})},
 		{"misspelt collection", "problem collection", func(f *facts) { f.Kinds[0].Collection = "analysis" }},
-		{"lock's expiry", "problem field-not-indexed", func(f *facts) { f.Indexes.Fields["analyses/lockExpiresAt"] = false }},
-		{"next attempt", "problem field-not-indexed", func(f *facts) { f.Indexes.Fields["analyses/nextAttemptAt"] = false }},
-		{"place of a key", "problem field-not-indexed", func(f *facts) {
-			keys(f)
-			f.Indexes.Fields["analyses/parkedFor"] = false
-		}},
-		{"place without a key", "", func(f *facts) { f.Indexes.Fields["analyses/parkedFor"] = false }},
-		{"another kind's place", "problem field-not-indexed", func(f *facts) {
-			orders(f)
-			f.Kinds[1].KeyFields = []string{"shop"}
-			f.Indexes.Fields["ordersKeys/slots"], f.Indexes.Fields["ordersKeys/expireAt"] = false, false
-			f.Indexes.TTL["ordersKeys/expireAt"] = true
-			f.Indexes.Fields["orders/parkedFor"] = false
-		}},
-		{"key without policy", "advice key-no-ttl", func(f *facts) {
-			keys(f)
-			delete(f.Indexes.TTL, "analysesKeys/expireAt")
-		}},
-		{"indexed slots", "advice key-indexed", func(f *facts) { keys(f); delete(f.Indexes.Fields, "analysesKeys/slots") }},
-		{"TTL of the lock", "problem ttl-field", func(f *facts) { f.Indexes.TTL["analyses/lockExpiresAt"] = true }},
-		{"TTL of the creation", "problem ttl-field", func(f *facts) { f.Indexes.TTL["analyses/createdAt"] = true }},
-		{"TTL of an application", "problem ttl-field", func(f *facts) { f.Indexes.TTL["analyses/deleteAfter"] = true }},
-		{"TTL of another group", "", func(f *facts) {
-			f.Indexes.TTL["users/createdAt"], f.Indexes.TTL["analyses/createdAt"] = true, false
-		}},
-		{"indexed times", "", func(f *facts) { f.Indexes.Fields["analyses/lockExpiresAt"] = true }},
+		{"indexed checkpoint", "problem field-indexed", unset("analyses/checkpoint")},
+		{"indexed acts", "problem field-indexed", unset("analyses/effects")},
+		{"another kind's input", "problem field-indexed", and(orders, unset("orders/payload"))},
+		{"lock's expiry", "problem field-not-indexed", indexed("analyses/lockExpiresAt", false)},
+		{"next attempt", "problem field-not-indexed", indexed("analyses/nextAttemptAt", false)},
+		{"indexed times", "", indexed("analyses/lockExpiresAt", true)},
+		{"expiry without policy", "advice keep-no-ttl", and(keep, ttl("analyses/expireAt", false))},
+		{"another kind's expiry", "advice keep-no-ttl", and(orders, keep, ttl("analyses/expireAt", true))},
+		{"TTL of the lock", "problem ttl-field", ttl("analyses/lockExpiresAt", true)},
+		{"TTL of the creation", "problem ttl-field", ttl("analyses/createdAt", true)},
+		{"TTL of an application", "problem ttl-field", ttl("analyses/deleteAfter", true)},
+		{"TTL of another group", "", and(ttl("users/createdAt", true), ttl("analyses/createdAt", false))},
+
+		{"place of a key", "problem field-not-indexed", and(key, indexed("analyses/parkedFor", false))},
+		{"place without a key", "", indexed("analyses/parkedFor", false)},
+		{"another's place", "problem field-not-indexed", and(orders, keyOfOrders, indexed("orders/parkedFor", false))},
+		{"key without policy", "advice key-no-ttl", and(key, ttl("analysesKeys/expireAt", false))},
+		{"indexed slots", "advice key-indexed", and(key, unset("analysesKeys/slots"))},
 	} {
 		finds(t, tc.want, tc.name, tc.change)
 	}
@@ -407,28 +408,30 @@ func TestRead_ServiceFile(t *testing.T) {
 // Each command can be run as it is printed.
 func TestFinding_Fix(t *testing.T) {
 	const (
-		tokenOfCaller = " --oidc-service-account-email=" + caller + " --oidc-token-audience=" + workerURL
-		onDatabase    = `my-project --condition="title=taskguard,expression=resource.name == '` + databaseName + `'" --member=`
-		index         = "composite create --database='(default)' --collection-group=analyses --field-config=field-path=error.code,order=ascending --field-config=field-path=updatedAt,order=descending)"
+		asCaller   = " --oidc-service-account-email=" + caller + " --oidc-token-audience=" + workerURL
+		uri        = "--uri=" + workerURL + "/internal/tasks/recover"
+		ofDatabase = `"title=taskguard,expression=resource.name == '` + databaseName + `'" --member=`
+		fields     = "field-path=error.code,order=ascending --field-config=field-path=updatedAt,order=descending)"
 	)
+	noIndex := func(f *facts) { delete(f.Indexes.Composite, doctor.NeededIndexes(f.Kinds[0])[2]) }
+	noJobs := func(f *facts) { f.Jobs = nil }
 	for want, change := range map[string]func(*facts){
-		"gcloud tasks queues add-iam-policy-binding analyses --location=europe-west1 --member=": lost("account-cannot-book"),
-		"gcloud iam service-accounts add-iam-policy-binding " + caller + " --member=":           lost("account-cannot-sign"),
-		"--member=serviceAccount:" + workerAccount + " --role=roles/cloudtasks.viewer)":         lost("account-cannot-find-tasks"),
-		onDatabase: lost("account-cannot-use-database"),
-		"run jobs add-iam-policy-binding long --region=europe-west1 --member=": lost("account-cannot-start"),
-		tokenOfCaller + " (": func(f *facts) { f.Jobs[0].HttpTarget.OidcToken = nil },
-		"--uri=" + workerURL + "/internal/tasks/recover" + tokenOfCaller + ")": func(f *facts) {
-			set("TASK_TARGET_URL=" + workerURL + "/")(f)
-			f.Jobs = nil
-		},
+		"tasks queues add-iam-policy-binding analyses --location=europe-west1 --member=": lost("account-cannot-book"),
+		"iam service-accounts add-iam-policy-binding " + caller + " --member=":           lost("account-cannot-sign"),
+		workerAccount + " --role=roles/cloudtasks.viewer)":                               lost("account-cannot-find-tasks"),
+		"run jobs add-iam-policy-binding long --region=europe-west1 --member=":           lost("account-cannot-start"),
+
+		"my-project --condition=" + ofDatabase: lost("account-cannot-use-database"),
+		asCaller + " (":                        func(f *facts) { f.Jobs[0].HttpTarget.OidcToken = nil },
+		uri + asCaller + ")":                   and(set("TASK_TARGET_URL="+workerURL+"/"), noJobs),
 		"Set TASK_AUTH=oidc": func(f *facts) {
 			assign(f.Doclock.Environment, []string{"TASK_AUTH=iam", "TASK_AUDIENCE=", "TASK_SERVICE_ACCOUNTS="})
 		},
 		"Set LOCK_TTL to at least 15s":            set("LOCK_TTL=12s", "LOCK_HEARTBEAT="),
 		"--update-secrets=API_KEY=SECRET:NUMBER)": set("API_KEY=0123456789"),
 		"Correct LOCK_TTL, LOCK_HEARTBEAT (":      set("LOCK_TTL=1s"),
-		index:                                     func(f *facts) { delete(f.Indexes.Composite, doctor.NeededIndexes(f.Kinds[0])[2]) },
+
+		"composite create --database='(default)' --collection-group=analyses --field-config=" + fields: noIndex,
 	} {
 		f := shipped(t)
 		change(&f)

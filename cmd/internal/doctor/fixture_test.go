@@ -212,7 +212,8 @@ func newCloud(t *testing.T) *cloud {
 			`taskguard-worker"`, `taskguard-recovery"`),
 		location + "/services/taskguard-doclock":              serviceJSON(t, "doclock.yaml"),
 		location + "/services/taskguard-doclock:getIamPolicy": `{"etag":"ACAB"}`,
-		location + "/jobs": `{"jobs":[{"name":"x/y","pubsubTarget":{"topicName":"t"}},` + other + "," + job + "," + other + `]}`,
+		location + "/jobs": `{"jobs":[{"name":"x/y","pubsubTarget":{"topicName":"t"}},` +
+			other + "," + job + "," + other + `]}`,
 		"/v2/" + queueName: `{"name":"` + queueName + `","rateLimits":{"maxConcurrentDispatches":95},
 			"retryConfig":{"maxAttempts":-1,"minBackoff":"30s","maxBackoff":"600s","maxDoublings":5},"state":"RUNNING"}`,
 		"/v2/" + queueName + "/tasks": `{"tasks":[{"name":"` + queueName + `/tasks/1a2b","dispatchDeadline":"1560s","view":"FULL",

@@ -28,8 +28,11 @@ func TestRead_CustomRole(t *testing.T) {
 		c := newCloud(t)
 		delete(c.answers, finder)
 		f := c.ask(t)
-		if found := doctor.Check(f); len(found) > 0 || f.Status[doctor.AccountRoles].Why == "" || len(f.Grants) != 3 {
-			t.Errorf("%+v, %+v", found, f)
+		if len(doctor.Check(f)) > 0 || len(f.Grants) != 3 {
+			t.Errorf("%+v, %+v", doctor.Check(f), f.Grants)
+		}
+		if s := f.Status[doctor.AccountRoles]; s.Why == "" {
+			t.Errorf("%+v: no reason", s)
 		}
 	})
 }
@@ -72,7 +75,8 @@ func TestRead_ProjectRole(t *testing.T) {
 // The permissions may come from several custom roles. A condition may name another database.
 func TestRead_DatabaseRole(t *testing.T) {
 	binding := func(role, condition string) string {
-		return `{"role":"` + role + `","members":["serviceAccount:` + workerAccount + `"],"condition":{"expression":"` + condition + `"}}`
+		return `{"role":"` + role + `","members":["serviceAccount:` + workerAccount + `"],
+			"condition":{"expression":"` + condition + `"}}`
 	}
 	user := func(condition string) string { return binding("roles/datastore.user", condition) }
 	const missing, role = "account-cannot-use-database", "projects/my-project/roles/"

@@ -37,6 +37,10 @@ func callTo(out io.Writer) *cli.Call {
 	return &cli.Call{Streams: cli.Streams{In: strings.NewReader(""), Out: out, Err: io.Discard}, Lookup: lookup(nil)}
 }
 
+func analyzer(spec string) func(string) (string, bool) {
+	return lookup(map[string]string{"ANALYZER": spec})
+}
+
 // writer is a Writer that is a function.
 type writer func([]byte) error
 
@@ -52,10 +56,15 @@ func TestEmulator(t *testing.T) {
 		var script string
 		collect := func(p []byte) error { cancel(); script += string(p); return nil }
 		err := execute(ctx, Emulator, writer(collect), strings.Fields(args)...)
-		asks := strings.Contains(script, "\n# To submit, also set TASK_TARGET_URL ")
-		sets := strings.Contains(script, "\nexport TASK_TARGET_URL=http://h:1\n")
-		if err != nil || asks != hint || sets == hint {
-			t.Errorf("%s: %v, %s", args, err, script)
+		if err != nil {
+			t.Errorf("%s: %v", args, err)
+		}
+		for part, want := range map[string]bool{
+			"\n# To submit, also set TASK_TARGET_URL ": hint, "\nexport TASK_TARGET_URL=http://h:1\n": !hint,
+		} {
+			if strings.Contains(script, part) != want {
+				t.Errorf("%s: %s; want %q: %t", args, script, part, want)
+			}
 		}
 	}
 
@@ -66,8 +75,11 @@ func TestEmulator(t *testing.T) {
 	}
 	decode := func(p []byte) error { cancel(); return json.Unmarshal(p, &got) }
 	err := execute(ctx, Emulator, writer(decode), "--port", "0", "--json")
-	if err != nil || got.Environment[cli.FirestoreEmulator] == "" || !strings.HasSuffix(got.Health, "/health") {
+	if host := got.Environment[cli.FirestoreEmulator]; err != nil || host == "" {
 		t.Errorf("%v, %+v", err, got)
+	}
+	if !strings.HasSuffix(got.Health, "/health") {
+		t.Errorf("health at %s", got.Health)
 	}
 
 	for _, args := range [][]string{{"--port", "0"}, {"--port", "0", "--json"}} {
@@ -90,7 +102,7 @@ func TestDemo_NoStart(t *testing.T) {
 		}
 	}
 	docs, err := demoDocuments(nil)
-	if err != nil || len(docs) != 5 || docs[0].Name != "clocks.txt" {
+	if err != nil || len(docs) != 5 {
 		t.Errorf("%+v, %v", docs, err)
 	}
 }
@@ -136,7 +148,8 @@ func TestLocal_NoStart(t *testing.T) {
 
 func TestLocal_Port(t *testing.T) {
 	for _, command := range []cli.Command{Local, Emulator} {
-		if err := execute(t.Context(), command, io.Discard, "--port", "65536"); err == nil || !strings.Contains(err.Error(), "65536") {
+		err := execute(t.Context(), command, io.Discard, "--port", "65536")
+		if err == nil || !strings.Contains(err.Error(), "65536") {
 			t.Errorf("%v; want the port refused", err)
 		}
 	}
@@ -208,7 +221,8 @@ func TestWorkerCloud_Environment(t *testing.T) {
 			t.Errorf("%s: %v; want what is given, and no analyzer of this environment", given, vars)
 		}
 	}
-	if _, err := c.workerEnvironment(map[string]string{"LOCK_TTL": "soon"}); !errors.As(err, new(cli.EnvironmentError)) {
+	_, err := c.workerEnvironment(map[string]string{"LOCK_TTL": "soon"})
+	if !errors.As(err, new(cli.EnvironmentError)) {
 		t.Errorf("%v of a bad TTL", err)
 	}
 	job := map[string]string{"ANALYZER": "job:projects/p/locations/l/jobs/j"}
@@ -233,7 +247,7 @@ func TestLocal_Recovery(t *testing.T) {
 		_, _ = io.WriteString(w, text)
 	}))
 	l := &local{workerCloud: workerCloud{cloud: cloud{issuer: issuer}, target: s.URL}}
-	if r, err := l.recoverOnce(t.Context()); err != nil || r.Found != 2 || r.Booked != 1 {
+	if r, err := l.recoverOnce(t.Context()); err != nil || r != (worker.Recovery{Found: 2, Booked: 1}) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	text = "{"
@@ -241,7 +255,7 @@ func TestLocal_Recovery(t *testing.T) {
 		t.Error("an answer that is not JSON is taken")
 	}
 	code = http.StatusBadGateway
-	if _, err := l.recoverOnce(t.Context()); err == nil || err.Error() != "answered 502 {" {
+	if _, err := l.recoverOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "502") {
 		t.Errorf("%v of an answer 502", err)
 	}
 	s.Close()
@@ -262,7 +276,8 @@ func TestLocal_Head(t *testing.T) {
 		for _, documents := range []bool{false, true} {
 			os.Args[0] = program
 			var out strings.Builder
-			c := &cli.Call{Streams: cli.Streams{Out: &out}, Lookup: lookup(map[string]string{"ANALYZER": tc.analyzer})}
+			c := callTo(&out)
+			c.Lookup = analyzer(tc.analyzer)
 			l := &local{c: c, documents: documents, locks: "http://h:4/", console: "http://h:5/"}
 			self, _, _ := strings.Cut(tc.submit, " submit")
 			watch := "http://h:5/ or " + self + " status\n"
@@ -273,7 +288,7 @@ func TestLocal_Head(t *testing.T) {
 			if !strings.Contains(head, " "+tc.submit+"\n") || !strings.Contains(head, " "+watch) {
 				t.Errorf("%s; want %s and %s", head, tc.submit, watch)
 			}
-			if strings.Contains(head, "http://h:4/") != documents || !strings.Contains(exports, "\nexport TASK_QUEUE=") {
+			if strings.Contains(head, l.locks) != documents || !strings.Contains(exports, "\nexport TASK_QUEUE=") {
 				t.Errorf("documents %t: %s", documents, &out)
 			}
 		}
@@ -282,8 +297,10 @@ func TestLocal_Head(t *testing.T) {
 	// The tutorial shows the same.
 	os.Args[0] = "bin/taskguard"
 	var out strings.Builder
-	c := &cli.Call{Streams: cli.Streams{Out: &out}, Lookup: lookup(map[string]string{"ANALYZER": "exec:python3 count.py"})}
+	c := callTo(&out)
+	c.Lookup = analyzer("exec:python3 count.py")
 	l := &local{c: c, console: "http://127.0.0.1:8585/"}
+	l.firestore, l.tasks = "127.0.0.1:8580", "127.0.0.1:8581"
 	page, err := os.ReadFile("../../../docs/tutorial.md")
 	if err := errors.Join(err, l.printHead()); err != nil {
 		t.Fatal(err)
@@ -328,11 +345,11 @@ func TestLocal_AnalyzerWarning(t *testing.T) {
 		"a program":          {t.Context(), "exec:sh", ""},
 		"one that answers":   {t.Context(), answering.URL + "/analyze?key=secret", ""},
 		"one that is gone":   {t.Context(), gone.URL + "/analyze?key=secret", gone.URL + " (dial tcp "},
-		"one that is silent": {t.Context(), "http://" + silent.Addr().String(), silent.Addr().String() + " (no answer within 3s)"},
+		"one that is silent": {t.Context(), "http://" + silent.Addr().String(), " (no answer within 3s)"},
 		"at the end":         {ended, gone.URL, ""},
 	} {
 		var errs bytes.Buffer
-		c := &cli.Call{Streams: cli.Streams{Err: &errs}, Lookup: lookup(map[string]string{"ANALYZER": tc.analyzer})}
+		c := &cli.Call{Streams: cli.Streams{Err: &errs}, Lookup: analyzer(tc.analyzer)}
 		(&local{c: c}).warnOfAnalyzer(tc.ctx)
 		got := errs.String()
 		if !strings.Contains(got, tc.want) || (got == "") != (tc.want == "") {

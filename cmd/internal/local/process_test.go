@@ -47,8 +47,11 @@ func TestProcess_Log(t *testing.T) {
 	records := make(chan record, 2)
 	text := serving + `{"msg":"serving","stderr":true}{"msg":"run begins","lock_token":4}`
 	w, err := startProcess(t.Context(), 5, logging(text, func(_ *process, r *record) { records <- *r }))
-	if err != nil || w.address != "there:1" || w.String() != "worker 5" {
-		t.Fatalf("%v, %v", w, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.address != "there:1" || w.String() != "worker 5" {
+		t.Fatalf("%v at %s", w, w.address)
 	}
 	for _, want := range []record{{Message: "serving", Stderr: true}, {Message: "run begins", Token: 4}} {
 		if got := <-records; got != want {
@@ -76,7 +79,8 @@ func TestProcess_NoStart(t *testing.T) {
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough, begun := errors.New("enough"), make(chan *process, 1)
-	_, err := startProcess(ctx, 1, logging(`{"msg":"slow"}`, func(w *process, _ *record) { cancel(enough); begun <- w }))
+	end := func(w *process, _ *record) { cancel(enough); begun <- w }
+	_, err := startProcess(ctx, 1, logging(`{"msg":"slow"}`, end))
 	if !errors.Is(err, enough) {
 		t.Errorf("%v; want the cause of the end", err)
 	}
@@ -145,7 +149,7 @@ func TestBounded(t *testing.T) {
 			}
 		}
 		note, ok := strings.CutPrefix(shown.String(), strings.Repeat("x", limit))
-		if !ok || (note != "") != tc.cut || strings.Count(note, "… cut") > 1 {
+		if notes := strings.Count(note, "… cut"); !ok || (notes == 1) != tc.cut {
 			t.Errorf("%s: %d bytes, then %.60q; want 64 KiB, and one note: %t", name, shown.Len(), note, tc.cut)
 		}
 	}

@@ -2,6 +2,7 @@ package local
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/operate"
+	"taskguard/emulator/cloudtasks"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -146,15 +148,22 @@ func TestDemo_Over(t *testing.T) {
 }
 
 func TestDemo_TakeOver(t *testing.T) {
+	// Of a, which was killed at 40 %.
+	killed := func(continued int) *killedRun {
+		return &killedRun{ID: "a", Token: 4, Percent: 40, Continued: continued}
+	}
 	for want, c := range map[string]struct {
 		killed *killedRun
 		record record
 	}{
-		"a.txt runs on worker 2, token 5":                           {nil, record{AnalysisID: "a", Token: 5}},
-		"b.txt runs on worker 2, token 5":                           {&killedRun{ID: "a", Token: 4}, record{AnalysisID: "b", Token: 5}},
-		"a.txt runs on worker 2, token 4":                           {&killedRun{ID: "a", Token: 4}, record{AnalysisID: "a", Token: 4}},
-		"worker 2 takes a.txt over, token 5, and continues at 0 %":  {&killedRun{ID: "a", Token: 4, Percent: 40, Continued: 1}, record{AnalysisID: "a", Token: 5}},
-		"worker 2 takes a.txt over, token 5, and continues at 40 %": {&killedRun{ID: "a", Token: 4, Percent: 40}, record{AnalysisID: "a", Token: 5, Continues: true}},
+		"a.txt runs on worker 2, token 5": {nil, record{AnalysisID: "a", Token: 5}},
+		"b.txt runs on worker 2, token 5": {killed(0), record{AnalysisID: "b", Token: 5}},
+		"a.txt runs on worker 2, token 4": {killed(0), record{AnalysisID: "a", Token: 4}},
+
+		"worker 2 takes a.txt over, token 5, and continues at 0 %": {killed(1), record{AnalysisID: "a", Token: 5}},
+		"worker 2 takes a.txt over, token 5, and continues at 40 %": {
+			killed(0), record{AnalysisID: "a", Token: 5, Continues: true},
+		},
 	} {
 		d, out := demoOf(false)
 		d.killed, c.record.Message = c.killed, runMessage
@@ -205,8 +214,8 @@ func TestDemo_Kill(t *testing.T) {
 		}
 		failure := d.killOne(t.Context())
 		<-w.done
-		if failure != nil || d.killed == nil || len(d.runs) != 0 {
-			t.Fatalf("%+v, %v, %s", d.killed, failure, out)
+		if failure != nil || len(d.runs) != 0 {
+			t.Fatalf("%v, %d runs left, %s", failure, len(d.runs), out)
 		}
 		want := killedRun{
 			Worker: 4, ID: id, Token: 1, Percent: 40, checkpoint: checkpoint, ExpiresAt: d.killed.ExpiresAt,
@@ -219,11 +228,34 @@ func TestDemo_Kill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := (&demo{analyses: a}).kill(t.Context(), run{w, &record{AnalysisID: "none"}}); !errors.Is(err, lease.ErrNotFound) {
+	err = (&demo{analyses: a}).kill(t.Context(), run{w, &record{AnalysisID: "none"}})
+	if !errors.Is(err, lease.ErrNotFound) {
 		t.Errorf("after a kill whose analysis cannot be read: %v", err)
 	}
 	b.Merge(t, "a", map[string]any{"status": "READY"})
 	if d := (&demo{analyses: a}); d.middle(t.Context(), run{record: &record{AnalysisID: "a", Token: 1}}) {
 		t.Error("a finished run is killed")
+	}
+}
+
+func TestDemo_OpenOrSubmit(t *testing.T) {
+	d, _ := demoOf(false)
+	defer d.close()
+	ctx, cancel := context.WithCancel(t.Context())
+	err := d.start(func(int) string { return "127.0.0.1:0" }, &d.router, 1, cloudtasks.Options{})
+	if err = errors.Join(err, d.open(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := d.submit(ctx); err == nil {
+		t.Error("it submits after its end")
+	}
+	for target, page := range map[string]string{"none": "", d.target: "%"} {
+		broken := &demo{c: d.c}
+		broken.firestore, broken.tasks, broken.page, broken.target = d.firestore, d.tasks, page, target
+		if err := broken.open(t.Context()); err == nil {
+			t.Errorf("it opens with the target %s and keys at %s", target, page)
+		}
+		broken.close()
 	}
 }

@@ -30,17 +30,20 @@ func TestSlowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reported []time.Duration
 		began, failure, ended := time.Now(), error(nil), errors.New("ended")
-		job := orchestrator.Job{Reporter: reporter{report: func() { reported = append(reported, time.Since(began)) }}}
-		run := slowed(orchestrator.AnalyzerFunc(func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		report := func() { reported = append(reported, time.Since(began)) }
+		job := orchestrator.Job{Reporter: reporter{report: report}}
+		analyze := func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			for _, progress := range []float64{0.25, 0.75} {
 				job.Reporter.Report(orchestrator.Report{Progress: &progress})
 			}
 			return "done", failure
-		}), 8*time.Second)
+		}
+		run := slowed(orchestrator.AnalyzerFunc(analyze), 8*time.Second)
 
 		result, err := run(t.Context(), job)
 		took := time.Since(began)
-		if want := []time.Duration{2 * time.Second, 6 * time.Second}; !slices.Equal(reported, want) || took != 8*time.Second {
+		want := []time.Duration{2 * time.Second, 6 * time.Second}
+		if !slices.Equal(reported, want) || took != 8*time.Second {
 			t.Errorf("reports after %v, the end after %v", reported, took)
 		}
 		if result != "done" || err != nil {
@@ -76,11 +79,13 @@ func TestLogTo_Full(t *testing.T) {
 func TestLogged(t *testing.T) {
 	for _, resume := range []json.RawMessage{nil, json.RawMessage("1")} {
 		var out bytes.Buffer
-		run := logged(orchestrator.AnalyzerFunc(func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		analyze := func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			_, err := io.WriteString(job.Stderr, "line\n")
 			return "done", err
-		}), slog.New(slog.NewJSONHandler(&out, nil)))
-		if result, err := run(t.Context(), orchestrator.Job{AnalysisID: "x", LockToken: 4, Resume: resume}); result != "done" || err != nil {
+		}
+		run := logged(orchestrator.AnalyzerFunc(analyze), slog.New(slog.NewJSONHandler(&out, nil)))
+		result, err := run(t.Context(), orchestrator.Job{AnalysisID: "x", LockToken: 4, Resume: resume})
+		if result != "done" || err != nil {
 			t.Errorf("%v, %v", result, err)
 		}
 		lines := json.NewDecoder(&out)

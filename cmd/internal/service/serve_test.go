@@ -62,8 +62,11 @@ func TestService_Serve(t *testing.T) {
 			for event := range done {
 				events = append(events, event)
 			}
-			if want := []string{"drain <nil>", "flush for 2s", "background"}; !slices.Equal(events, want) || (err != nil) != failed {
-				t.Errorf("%s: %q, %v, want %q", name, events, err, want)
+			if want := []string{"drain <nil>", "flush for 2s", "background"}; !slices.Equal(events, want) {
+				t.Errorf("%s: %q, want %q", name, events, want)
+			}
+			if (err != nil) != failed {
+				t.Errorf("%s: %v", name, err)
 			}
 			for _, want := range []string{
 				`"message":"serving","address":":1","memory_limit":`, `"stopping"`,

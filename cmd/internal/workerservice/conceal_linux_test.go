@@ -2,6 +2,7 @@ package workerservice
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -19,7 +20,7 @@ func init() {
 	switch name, analyzer, _ := strings.Cut(os.Getenv(stage), " "); name {
 	case "begin":
 		const nobody = 65534
-		if os.Getuid() == 0 && (syscall.Setgid(nobody) != nil || syscall.Setuid(nobody) != nil) {
+		if os.Getuid() == 0 && errors.Join(syscall.Setgid(nobody), syscall.Setuid(nobody)) != nil {
 			panic("root remains root")
 		}
 		_ = os.Setenv(stage, "worker "+analyzer)

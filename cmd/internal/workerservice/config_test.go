@@ -32,10 +32,10 @@ func TestParseConfig_Defaults(t *testing.T) {
 }
 
 func TestParseConfig_Variables(t *testing.T) {
-	c, err := parse("PORT=65535", "GOOGLE_CLOUD_PROJECT=p", "FIRESTORE_DATABASE=d", "FIRESTORE_EMULATOR_HOST=h:1",
-		"ANALYSES_COLLECTION=a/b/c", "LOCK_TTL=60s", "LOCK_HEARTBEAT=19s", "MAX_ATTEMPTS=3", "MAX_RUNS=7",
-		"RUN_TIMEOUT=20m", "CHECKPOINT_INTERVAL=2s", "STALL_TIMEOUT=3s", "MAX_RUN_TIME=21h", "RETRY_MIN=4s", "RETRY_MAX=5s",
-		"KEEP_FINISHED=2160h", "SMOKE_INPUT={}", "LOG_FORMAT=text", "LOG_LEVEL=warn",
+	c, err := parse("PORT=65535", "LOG_FORMAT=text", "LOG_LEVEL=warn", "GOOGLE_CLOUD_PROJECT=p", "FIRESTORE_DATABASE=d",
+		"FIRESTORE_EMULATOR_HOST=h:1", "ANALYSES_COLLECTION=a/b/c", "LOCK_TTL=60s", "LOCK_HEARTBEAT=19s",
+		"MAX_ATTEMPTS=3", "MAX_RUNS=7", "RUN_TIMEOUT=20m", "CHECKPOINT_INTERVAL=2s", "STALL_TIMEOUT=3s",
+		"MAX_RUN_TIME=21h", "RETRY_MIN=4s", "RETRY_MAX=5s", "KEEP_FINISHED=2160h", "SMOKE_INPUT={}",
 		"TASK_AUTH=oidc", "TASK_AUDIENCE=https://a.example", "TASK_SERVICE_ACCOUNTS=a@b.c, d@e.f,",
 		"TASK_JWKS_URL=http://k.example", "TASK_QUEUE=projects/p/locations/l/queues/q",
 		"TASK_TARGET_URL=https://worker.example", "TASK_CALLER=d@e.f", "CLOUD_TASKS_EMULATOR_HOST=h:2",
@@ -47,31 +47,23 @@ func TestParseConfig_Variables(t *testing.T) {
 		Audience: "https://a.example", Accounts: []string{"a@b.c", "d@e.f"},
 		KeySource: taskauth.KeySource{KeysURL: "http://k.example"},
 	}
-	options := worker.Options{
-		Project: "p", Database: "d", Emulator: "h:1", Collection: "a/b/c", Auth: c.Options.Auth,
-		Lock:       lease.Policy{TTL: 60 * time.Second, Heartbeat: 19 * time.Second, MaxAttempts: 3},
-		RunTimeout: 20 * time.Minute, MaxRunTime: 21 * time.Hour,
-		CheckpointInterval: 2 * time.Second, StallTimeout: 3 * time.Second,
-		RetryMin: 4 * time.Second, RetryMax: 5 * time.Second, MaxRuns: 7,
-		Keep: 90 * 24 * time.Hour, SelfTest: []byte("{}"),
-		Queue: worker.Queue{
-			Name: "projects/p/locations/l/queues/q", TargetURL: "https://worker.example", Caller: "d@e.f",
-			Audience: "https://a.example", EmulatorHost: "h:2",
-		},
+	queue := worker.Queue{
+		Name: "projects/p/locations/l/queues/q", TargetURL: "https://worker.example", Caller: "d@e.f",
+		Audience: "https://a.example", EmulatorHost: "h:2",
 	}
-	if !reflect.DeepEqual(c.Options, options) || fmt.Sprint(c.Options.Auth) != fmt.Sprint(token) {
-		t.Errorf("options = %+v, want %+v", c.Options, options)
+	o := c.Options
+	for _, tc := range []struct{ got, want any }{
+		{o.Queue, queue}, {fmt.Sprint(o.Auth), fmt.Sprint(token)}, {c.Auth, env.TaskAuth{Mode: "oidc", Token: token}},
+		{c.Firestore, env.Firestore{Project: "p", Database: "d", Emulator: "h:1"}},
+		{[]string{o.Project, o.Database, o.Emulator}, []string{"p", "d", "h:1"}},
+		{string(o.SelfTest), "{}"}, {c.Port, 65535}, {c.LogFormat, "text"}, {c.LogLevel, slog.LevelWarn},
+		{c.AnalyzerSpec, "http://127.0.0.1:1/s3cret?key=s3cret"},
+	} {
+		if !reflect.DeepEqual(tc.got, tc.want) {
+			t.Errorf("%+v, want %+v", tc.got, tc.want)
+		}
 	}
-	if want := (env.TaskAuth{Mode: "oidc", Token: token}); !reflect.DeepEqual(c.Auth, want) {
-		t.Errorf("auth = %+v, want %+v", c.Auth, want)
-	}
-	if want := (env.Firestore{Project: "p", Database: "d", Emulator: "h:1"}); c.Firestore != want {
-		t.Errorf("firestore = %+v, want %+v", c.Firestore, want)
-	}
-	got := fmt.Sprint(c.Port, " ", c.LogFormat, " ", c.LogLevel, " ", c.AnalyzerSpec)
-	if want := "65535 text WARN http://127.0.0.1:1/s3cret?key=s3cret"; got != want {
-		t.Errorf("config = %s, want %s", got, want)
-	}
+	// The rest is in the log, without what may be secret.
 	const logged = `[task_auth=oidc task_keys=http://k.example task_queue=projects/p/locations/l/queues/q project=p database=d
 		collection=a/b/c emulator=h:1 analyzer=http://127.0.0.1:1 analyzer_env_withheld= lock_ttl=1m0s lock_heartbeat=19s
 		max_attempts=3 run_timeout=20m0s checkpoint_interval=2s stall_timeout=3s max_run_time=21h0m0s retry_min=4s
@@ -106,8 +98,12 @@ func TestParseConfig_Program(t *testing.T) {
 func TestParseConfig_TargetSlash(t *testing.T) {
 	c, err := parse("TASK_AUTH=iam", "TASK_QUEUE=projects/p/locations/l/queues/q",
 		"TASK_TARGET_URL=https://worker.example/base//", "TASK_CALLER=a@b.c")
-	if q := c.Options.Queue; err != nil || q.TargetURL != "https://worker.example/base" || q.Audience != q.TargetURL {
-		t.Errorf("%+v, %v", q, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "https://worker.example/base"
+	if q := c.Options.Queue; q.TargetURL != want || q.Audience != want {
+		t.Errorf("%+v, want the target and audience %s", q, want)
 	}
 }
 
@@ -151,7 +147,7 @@ func TestParseConfig_Relations(t *testing.T) {
 	const (
 		iam, none, deployed = "TASK_AUTH=iam", "TASK_AUTH=none", "K_SERVICE=w"
 		queue, caller       = "TASK_QUEUE=projects/p/locations/l/queues/q", "TASK_CALLER=a@b.c"
-		target              = "TASK_TARGET_URL=https://worker.example"
+		target, keys        = "TASK_TARGET_URL=https://worker.example", "TASK_JWKS_URL="
 		oidc, audience      = "TASK_AUTH=oidc", "TASK_AUDIENCE=https://worker.example"
 		accounts            = "TASK_SERVICE_ACCOUNTS=a@b.c"
 		firestore, tasks    = "FIRESTORE_EMULATOR_HOST=h:1", "CLOUD_TASKS_EMULATOR_HOST=h:1"
@@ -168,11 +164,11 @@ func TestParseConfig_Relations(t *testing.T) {
 		"limits":          {[]string{iam, "PORT=0", "MAX_RUNS=1", "MAX_ATTEMPTS=1000000", "KEEP_FINISHED=0"}, ""},
 
 		"oidc alone":            {[]string{oidc}, "TASK_AUDIENCE TASK_SERVICE_ACCOUNTS"},
-		"oidc, file of keys":    {[]string{oidc, audience, accounts, "TASK_JWKS_URL=/keys.json"}, "TASK_JWKS_URL"},
-		"oidc, keys' password":  {[]string{oidc, audience, accounts, "TASK_JWKS_URL=https://u:p@k.example"}, "TASK_JWKS_URL"},
-		"oidc, keys, no host":   {[]string{oidc, audience, accounts, "TASK_JWKS_URL=https:///keys"}, "TASK_JWKS_URL"},
+		"oidc, file of keys":    {[]string{oidc, audience, accounts, keys + "/keys.json"}, "TASK_JWKS_URL"},
+		"oidc, keys' password":  {[]string{oidc, audience, accounts, keys + "https://u:p@k.example"}, "TASK_JWKS_URL"},
+		"oidc, keys, no host":   {[]string{oidc, audience, accounts, keys + "https:///keys"}, "TASK_JWKS_URL"},
 		"oidc, no account":      {[]string{oidc, audience, accounts + ",b"}, "TASK_SERVICE_ACCOUNTS"},
-		"oidc, another caller":  {[]string{oidc, audience, accounts, queue, target, "TASK_CALLER=b@b.c"}, "TASK_CALLER"},
+		"oidc, another caller":  {[]string{oidc, audience, accounts, queue, target, caller + "x"}, "TASK_CALLER"},
 		"oidc without caller":   {[]string{oidc, audience, accounts, queue, target}, "TASK_CALLER"},
 		"oidc without audience": {[]string{oidc, accounts, queue, target, caller}, "TASK_AUDIENCE"},
 		"oidc without accounts": {[]string{oidc, audience, queue, target, caller}, "TASK_SERVICE_ACCOUNTS"},
@@ -194,7 +190,7 @@ func TestParseConfig_Relations(t *testing.T) {
 
 		"documents deployed": {[]string{deployed, iam, firestore}, "FIRESTORE_EMULATOR_HOST"},
 		"tasks deployed":     {[]string{deployed, iam, queue, target, caller, tasks}, "CLOUD_TASKS_EMULATOR_HOST"},
-		"keys deployed":      {[]string{deployed, oidc, audience, accounts, "TASK_JWKS_URL=https://k.example"}, "TASK_JWKS_URL"},
+		"keys deployed":      {[]string{deployed, oidc, audience, accounts, keys + "https://k.b"}, "TASK_JWKS_URL"},
 
 		"program's variables": {[]string{iam, "ANALYZER=exec:true", "ANALYZER_ENV=A, B_*,*"}, ""},
 		"no variables": {
@@ -203,7 +199,8 @@ func TestParseConfig_Relations(t *testing.T) {
 		},
 		"job":               {[]string{iam, queue, target, caller, job}, ""},
 		"job without queue": {[]string{iam, job}, "TASK_QUEUE"},
-		"job's nickname":    {[]string{iam, queue, target, caller, "ANALYZER=job:long", "SMOKE_INPUT=1"}, "ANALYZER SMOKE_INPUT"},
+		"job's nickname":    {[]string{iam, queue, target, caller, "ANALYZER=job:j"}, "ANALYZER"},
+		"job's self-test":   {[]string{iam, queue, target, caller, job, "SMOKE_INPUT=1"}, "SMOKE_INPUT"},
 		"job with a key":    {[]string{iam, queue, target, caller, job, "CONCURRENCY_KEY=tenant"}, "CONCURRENCY_KEY"},
 	} {
 		if got := refused(tc.env...); got != tc.problems {

@@ -72,9 +72,11 @@ func TestServe_Stop(t *testing.T) {
 			close(running)
 			<-ctx.Done()
 			for path, want := range map[string]int{"live": http.StatusOK, "ready": http.StatusServiceUnavailable} {
-				if resp, err := http.Get(s.url + "/health/" + path); err != nil || resp.Body.Close() != nil || resp.StatusCode != want {
+				resp, err := http.Get(s.url + "/health/" + path)
+				if err != nil || resp.StatusCode != want {
 					t.Errorf("%s: %+v, %v", path, resp, err)
 				}
+				_ = resp.Body.Close()
 			}
 			return nil, ctx.Err()
 		}, func(c *Config) { c.Limits.Drain, c.Limits.Request = time.Hour, time.Hour })

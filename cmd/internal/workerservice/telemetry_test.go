@@ -37,15 +37,17 @@ func TestServe_Telemetry(t *testing.T) {
 		return "done", nil
 	}, func(*Config) {}, "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL, "K_REVISION=r7")
 	for body, status := range map[string]int{`{"analysis_id":"x"}`: http.StatusOK, "s3cret": http.StatusBadRequest} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/internal/tasks/analysis", strings.NewReader(body))
+		url := s.url + "/internal/tasks/analysis"
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.Header.Set("traceparent", "00-"+traceID+"-"+callersSpan+"-01")
 		resp, err := http.DefaultClient.Do(r)
-		if err != nil || resp.Body.Close() != nil || resp.StatusCode != status {
+		if err != nil || resp.StatusCode != status {
 			t.Fatalf("%s: %+v, %v, want %d", body, resp, err, status)
 		}
+		_ = resp.Body.Close()
 	}
 	s.stop()
 	s.wait(t)
