@@ -151,9 +151,7 @@ func TestWorker_DeathsByInput(t *testing.T) {
 		return worker.deliver(t.Context(), "x")
 	}
 
-	if err := c.analyses.Create(t.Context(), "x", hostileInput(values), repo.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.analyses.Create(t.Context(), "x", hostileInput(values), repo.CreateOptions{}))
 	for attempt := 1; attempt <= maxAttempts; attempt++ {
 		if code, _, _ := deliver(); code != 0 {
 			t.Fatalf("attempt %d: the worker survives with %d MiB: %d", attempt, tooLittle/mib, code)

@@ -36,9 +36,7 @@ func TestMain(m *testing.M) {
 func listen(t testing.TB, address string) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -69,17 +67,13 @@ func newCloudOn(t testing.TB, b *emulatortest.Backend) *cloud {
 func (c *cloud) create(t testing.TB, id string) {
 	t.Helper()
 	input := map[string]any{"name": "a.txt", "text": "hello world"}
-	if err := c.analyses.Create(t.Context(), id, input, repo.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.analyses.Create(t.Context(), id, input, repo.CreateOptions{}))
 }
 
 func (c *cloud) get(t testing.TB, id string) analysislock.Analysis {
 	t.Helper()
 	a, err := c.analyses.Get(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return a
 }
 
@@ -127,12 +121,8 @@ func (c *cloud) start(t testing.TB, env ...string) *process {
 	p := &process{cmd: c.command(env...)}
 	p.cmd.Stderr = &p.stderr
 	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, p.cmd.Start())
 	t.Cleanup(func() { _ = p.cmd.Process.Kill(); p.done.Wait(); _ = p.cmd.Wait() })
 	lines := bufio.NewReader(out)
 	for p.url == "" {
@@ -155,9 +145,7 @@ func (c *cloud) start(t testing.TB, env ...string) *process {
 
 func (p *process) signal(t testing.TB, s os.Signal) {
 	t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
+	check(t, p.cmd.Process.Signal(s))
 }
 
 // stop sends SIGTERM, and SIGKILL to a worker that does not end. Cloud Run does so after
@@ -248,5 +236,12 @@ func TestWorker_MemoryLimit(t *testing.T) {
 		if err != nil || line.Limit != want {
 			t.Errorf("%s: a limit of %d bytes, want %d (%v)", env, line.Limit, want, err)
 		}
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -395,9 +395,7 @@ func TestRead_ServiceFile(t *testing.T) {
 			t.Fatalf("%s: no %q", name, tc.old)
 		}
 		file := filepath.Join(t.TempDir(), "service.yaml")
-		if err := os.WriteFile(file, []byte(strings.Replace(text, tc.old, tc.replacement, 1)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(file, []byte(strings.Replace(text, tc.old, tc.replacement, 1)), 0o600))
 		f := ask(t, doctor.Options{Service: file, Queue: deploy + "queue.yaml", Lookup: lookup()})
 		if got := rulesOf(f); got != tc.rule {
 			t.Errorf("%s: got %+v, want %q", name, doctor.Check(f), tc.rule)

@@ -48,9 +48,7 @@ type facts = doctor.Facts
 func read(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return string(text)
 }
 
@@ -81,9 +79,7 @@ func set(settings ...string) func(*facts) {
 func ask(t *testing.T, o doctor.Options) facts {
 	t.Helper()
 	f, err := doctor.Read(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return f
 }
 
@@ -256,9 +252,7 @@ func fieldsJSON(settings map[string]string) string {
 func serviceJSON(t *testing.T, file string) string {
 	t.Helper()
 	text, err := yaml.YAMLToJSON([]byte(read(t, deploy+file)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return string(text)
 }
 
@@ -346,4 +340,11 @@ func (c *cloud) ask(t *testing.T) facts {
 		Service: "taskguard-worker", Doclock: "projects/my-project/locations/europe-west1/services/taskguard-doclock",
 		Lookup: lookup("GOOGLE_CLOUD_PROJECT=my-project", "CLOUDSDK_RUN_REGION=europe-west1"), Google: c.google(),
 	})
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -72,13 +72,11 @@ func queries(t *testing.T, k worker.Kind) []*firestorepb.StructuredQuery {
 	})
 	options := repo.Options{Collection: k.Collection, Fields: k.Fields}
 	a, err := repo.Open(t.Context(), b.Project, options, b.Client(t, record)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	ctx := t.Context()
 	run := func(results ...any) {
 		t.Helper()
-		if err := results[len(results)-1]; err != nil {
+		if err, failed := results[len(results)-1].(error); failed {
 			t.Fatal(err)
 		}
 	}

@@ -39,9 +39,7 @@ func TestRead_Revision(t *testing.T) {
 				Spec struct{ Template json.RawMessage }
 			}
 			service := c.answers[workerService]
-			if err := json.Unmarshal([]byte(service), &got); err != nil {
-				t.Fatal(err)
-			}
+			check(t, json.Unmarshal([]byte(service), &got))
 			c.answers[location+"/revisions/w-0"] = string(got.Spec.Template)
 			c.answers[location+"/revisions/w-1"] = string(got.Spec.Template)
 			c.edit(t, location+"/revisions/w-1", `"timeoutSeconds":1560`, `"timeoutSeconds":300`)
@@ -58,9 +56,7 @@ func TestRead_Revision(t *testing.T) {
 func TestRead_OtherDeployment(t *testing.T) {
 	c := newCloud(t)
 	var jobs struct{ Jobs []json.RawMessage }
-	if err := json.Unmarshal([]byte(c.answers[location+"/jobs"]), &jobs); err != nil {
-		t.Fatal(err)
-	}
+	check(t, json.Unmarshal([]byte(c.answers[location+"/jobs"]), &jobs))
 	ours := string(jobs.Jobs[2])
 	change := func(job string, pairs ...string) string { return strings.NewReplacer(pairs...).Replace(job) }
 	staging := change(ours, "taskguard-worker-", "taskguard-worker-staging-", "taskguard-recover", "staging-recover")
@@ -432,9 +428,7 @@ func TestFacts_Exports(t *testing.T) {
 func fromFile(t *testing.T, flag, text string) (f facts, why string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(file, []byte(text), 0o600))
 	o := doctor.Options{Lookup: lookup()}
 	flags := map[string]*string{
 		"--service": &o.Service, "--doclock": &o.Doclock, "--queue": &o.Queue, "--indexes": &o.Indexes,

@@ -84,9 +84,7 @@ func TestDemo_Table(t *testing.T) {
 	d, out := demoOf(false)
 	b := d.rows["b"]
 	b.Deliveries, b.Runs, b.Unanswered, b.FinishedBy = 3, 2, 1, 9
-	if err := d.report(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, d.report())
 	for _, want := range []string{
 		"FILE RESULT DELIVERIES RUNS SKIPPED UNANSWERED FINISHED BY a.txt READY 0 0 1 0 worker 0 b.txt READY 3 2 0 1 worker 9",
 		"Worker 7 was killed at 40 % of a.txt. Worker 8 continued at 40 %.",
@@ -186,9 +184,7 @@ func TestDemo_TakeOver(t *testing.T) {
 func TestDemo_Kill(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	a, err := repo.Open(t.Context(), b.Project, repo.Options{Emulator: b.Listen(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = a.Close() }()
 	for _, id := range []string{"a", "b"} {
 		b.Put(t, id, map[string]any{"status": "QUEUED", "input": "x"})
@@ -201,9 +197,7 @@ func TestDemo_Kill(t *testing.T) {
 	b.Merge(t, "b", map[string]any{"checkpoint": "c"})
 	for id, checkpoint := range map[string]bool{"a": false, "b": true} {
 		w, err := startProcess(t.Context(), 4, logging(serving, func(*process, *record) {}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		d, out := demoOf(false)
 		d.analyses, d.killed = a, nil
 		d.runs = make(chan run, 3)
@@ -225,9 +219,7 @@ func TestDemo_Kill(t *testing.T) {
 		}
 	}
 	w, err := startProcess(t.Context(), 4, logging(serving, func(*process, *record) {}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	err = (&demo{analyses: a}).kill(t.Context(), run{w, &record{AnalysisID: "none"}})
 	if !errors.Is(err, lease.ErrNotFound) {
 		t.Errorf("after a kill whose analysis cannot be read: %v", err)

@@ -66,9 +66,7 @@ func TestLogTo_Full(t *testing.T) {
 	var errs bytes.Buffer
 	c := &cli.Call{Name: "worker", Streams: cli.Streams{Out: io.Discard, Err: &errs}}
 	log, err := logTo(c, slog.New(slog.DiscardHandler), "/dev/full", slog.LevelInfo)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	log.Info("one")
 	log.Info("two")
 	if got := errs.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "/dev/full: no space left") {

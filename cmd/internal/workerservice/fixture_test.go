@@ -36,9 +36,7 @@ func parse(words ...string) (Config, error) { return ParseConfig(environ(words..
 func listen(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -63,9 +61,7 @@ func serve(t *testing.T, analyzer orchestrator.AnalyzerFunc, adapt func(*Config)
 	t.Setenv("FIRESTORE_EMULATOR_HOST", b.Listen(t))
 	b.Put(t, "x", map[string]any{"status": "QUEUED"})
 	cfg, err := parse(append([]string{"TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT=" + b.Project}, more...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	cfg.Analyzer = analyzer
 	adapt(&cfg)
 	l := listen(t)
@@ -84,9 +80,7 @@ func (s *served) wait(t *testing.T) {
 	t.Helper()
 	select {
 	case err := <-s.returned:
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 	case <-time.After(hang):
 		t.Fatal("Serve does not return")
 	}
@@ -106,4 +100,11 @@ func (s *served) delivered() <-chan string {
 		answer <- fmt.Sprint(resp.StatusCode, " ", string(body), err)
 	}()
 	return answer
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

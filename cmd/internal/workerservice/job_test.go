@@ -22,9 +22,7 @@ func TestStartJob(t *testing.T) {
 	defer api.Close()
 	const job = "projects/p/locations/l/jobs/j"
 	start, err := startJob(t.Context(), job, option.WithEndpoint(api.URL), option.WithHTTPClient(api.Client()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 
 	for id, args := range map[string]string{"x": `["run","x"]`, "--json": `["run","--","--json"]`} {
 		want := `POST /v2/` + job + `:run {"overrides":{"containerOverrides":[{"args":` + args + `}]}}`

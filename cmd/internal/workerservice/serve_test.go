@@ -35,9 +35,7 @@ func TestServe_NoStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := parse("TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT=p", "FIRESTORE_EMULATOR_HOST=127.0.0.1:1")
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			tc.spoil(&c)
 			if err := Serve(t.Context(), c, tc.l, telemetry.NewLogger(&log, "json", 0)); err == nil {
 				t.Error("no error")
@@ -81,9 +79,7 @@ func TestServe_Stop(t *testing.T) {
 			return nil, ctx.Err()
 		}, func(c *Config) { c.Limits.Drain, c.Limits.Request = time.Hour, time.Hour })
 		half, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer half.Close()
 		const request = "POST /internal/tasks/analysis HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
 		_, err = io.WriteString(half, request)
@@ -147,9 +143,7 @@ func TestRun_GivenUp(t *testing.T) {
 	b.Put(t, "x", map[string]any{"status": "QUEUED"})
 	cfg, err := ParseRunConfig(environ("FIRESTORE_EMULATOR_HOST="+b.Listen(t), "GOOGLE_CLOUD_PROJECT="+b.Project,
 		"ANALYZER=builtin:document", "MAX_RUNS=10"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	free := make(chan struct{})
 	defer close(free)

@@ -39,9 +39,7 @@ func TestServe_Telemetry(t *testing.T) {
 	for body, status := range map[string]int{`{"analysis_id":"x"}`: http.StatusOK, "s3cret": http.StatusBadRequest} {
 		url := s.url + "/internal/tasks/analysis"
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		r.Header.Set("traceparent", "00-"+traceID+"-"+callersSpan+"-01")
 		resp, err := http.DefaultClient.Do(r)
 		if err != nil || resp.StatusCode != status {
