@@ -416,7 +416,7 @@ func TestFinding_Fix(t *testing.T) {
 	for want, change := range map[string]func(*facts){
 		"tasks queues add-iam-policy-binding analyses --location=europe-west1 --member=": lost("account-cannot-book"),
 		"iam service-accounts add-iam-policy-binding " + caller + " --member=":           lost("account-cannot-sign"),
-		workerAccount + " --role=roles/cloudtasks.viewer)":                               lost("account-cannot-find-tasks"),
+		" --role=roles/cloudtasks.viewer)":                                               lost("account-cannot-find-tasks"),
 		"run jobs add-iam-policy-binding long --region=europe-west1 --member=":           lost("account-cannot-start"),
 
 		"my-project --condition=" + ofDatabase: lost("account-cannot-use-database"),

@@ -125,18 +125,6 @@ func TestServe_Stop(t *testing.T) {
 	})
 }
 
-// The limits are the clients'; a run may take longer, and is answered.
-func TestServe_LongRun(t *testing.T) {
-	const limit = 500 * time.Millisecond
-	s := serve(t, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
-		time.Sleep(2 * limit)
-		return "done", nil
-	}, func(c *Config) { c.Limits.Header, c.Limits.Request, c.Limits.Idle = limit, limit, limit })
-	if got := <-s.delivered(); !strings.HasPrefix(got, "200") {
-		t.Errorf("answer: %s", got)
-	}
-}
-
 // The analyzer does not end, as if Firestore did not answer its release.
 func TestRun_GivenUp(t *testing.T) {
 	b := emulatortest.Embedded(t)
