@@ -414,10 +414,10 @@ func TestFinding_Fix(t *testing.T) {
 	noIndex := func(f *facts) { delete(f.Indexes.Composite, doctor.NeededIndexes(f.Kinds[0])[2]) }
 	noJobs := func(f *facts) { f.Jobs = nil }
 	for want, change := range map[string]func(*facts){
-		"tasks queues add-iam-policy-binding analyses --location=europe-west1 --member=": lost("account-cannot-book"),
-		"iam service-accounts add-iam-policy-binding " + caller + " --member=":           lost("account-cannot-sign"),
-		" --role=roles/cloudtasks.viewer)":                                               lost("account-cannot-find-tasks"),
-		"run jobs add-iam-policy-binding long --region=europe-west1 --member=":           lost("account-cannot-start"),
+		"queues add-iam-policy-binding analyses --location=europe-west1 --member=": lost("account-cannot-book"),
+		"service-accounts add-iam-policy-binding " + caller + " --member=":         lost("account-cannot-sign"),
+		" --role=roles/cloudtasks.viewer)":                                         lost("account-cannot-find-tasks"),
+		"jobs add-iam-policy-binding long --region=europe-west1 --member=":         lost("account-cannot-start"),
 
 		"my-project --condition=" + ofDatabase: lost("account-cannot-use-database"),
 		asCaller + " (":                        func(f *facts) { f.Jobs[0].HttpTarget.OidcToken = nil },
