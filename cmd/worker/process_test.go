@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -37,9 +36,7 @@ func TestMain(m *testing.M) {
 func listen(t testing.TB, address string) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -69,17 +66,14 @@ func newCloudOn(t testing.TB, b *emulatortest.Backend) *cloud {
 
 func (c *cloud) create(t testing.TB, id string) {
 	t.Helper()
-	if err := c.analyses.Create(t.Context(), id, map[string]any{"name": "a.txt", "text": "hello world"}, repo.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	input := map[string]any{"name": "a.txt", "text": "hello world"}
+	check(t, c.analyses.Create(t.Context(), id, input, repo.CreateOptions{}))
 }
 
 func (c *cloud) get(t testing.TB, id string) analysislock.Analysis {
 	t.Helper()
 	a, err := c.analyses.Get(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return a
 }
 
@@ -127,12 +121,8 @@ func (c *cloud) start(t testing.TB, env ...string) *process {
 	p := &process{cmd: c.command(env...)}
 	p.cmd.Stderr = &p.stderr
 	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, p.cmd.Start())
 	t.Cleanup(func() { _ = p.cmd.Process.Kill(); p.done.Wait(); _ = p.cmd.Wait() })
 	lines := bufio.NewReader(out)
 	for p.url == "" {
@@ -155,9 +145,7 @@ func (c *cloud) start(t testing.TB, env ...string) *process {
 
 func (p *process) signal(t testing.TB, s os.Signal) {
 	t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
+	check(t, p.cmd.Process.Signal(s))
 }
 
 // stop sends SIGTERM, and SIGKILL to a worker that does not end. Cloud Run does so after
@@ -190,7 +178,8 @@ func (p *process) exitsCleanly(t testing.TB) {
 
 // deliver delivers a task and waits for its answer.
 func (p *process) deliver(ctx context.Context, id string) (int, string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url+"/internal/tasks/analysis", strings.NewReader(fmt.Sprintf(`{"analysis_id":%q}`, id)))
+	task := strings.NewReader(fmt.Sprintf(`{"analysis_id":%q}`, id))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url+"/internal/tasks/analysis", task)
 	if err != nil {
 		return 0, "", err
 	}
@@ -214,7 +203,7 @@ func (p *process) delivered(t testing.TB, id string) <-chan string {
 	return answer
 }
 
-func TestACallerThatHangsUpDoesNotEndTheRun(t *testing.T) {
+func TestWorker_HungUpCaller(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	c.create(t, "y")
@@ -231,53 +220,8 @@ func TestACallerThatHangsUpDoesNotEndTheRun(t *testing.T) {
 	c.until(t, "y", "finished", ready)
 }
 
-// Each crash that an input causes is counted before the input is decoded.
-func TestEachDeathIsCountedBeforeTheInputIsDecoded(t *testing.T) {
-	slowWithoutRace(t)
-	w := newSmall(t)
-	if err := w.analyses.Create(t.Context(), "x", hostileInput(hostile), repo.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	for attempt := 1; attempt <= mostAttempts; attempt++ {
-		w.start(t, tooLittle)
-		code, _, _ := w.worker.deliver(t.Context(), "x")
-		if code != 0 || !w.killed.Load() {
-			t.Fatalf("attempt %d: the worker survives with %d MiB: %d", attempt, tooLittle/mib, code)
-		}
-		w.expire(t)
-		if a := w.get(t, "x"); a.Attempts != attempt || a.Lock.Owner == "" || a.Status != analysislock.Processing {
-			t.Fatalf("after death %d: %d attempts, owner %q, %s", attempt, a.Attempts, a.Lock.Owner, a.Status)
-		}
-	}
-	w.start(t, tooLittle)
-	if code, body, err := w.worker.deliver(t.Context(), "x"); code != http.StatusOK {
-		t.Errorf("the delivery after the last attempt: %d %s %v", code, body, err)
-	}
-	if a := w.get(t, "x"); a.Status != analysislock.Failed || a.Error == nil || a.Error.Code != analysislock.AttemptsExhausted || a.Attempts != mostAttempts || a.Lock.Owner != "" {
-		t.Errorf("%s after %d attempts, error %+v, owner %q; want FAILED after %d", a.Status, a.Attempts, a.Error, a.Lock.Owner, mostAttempts)
-	}
-}
-
-func TestWhatPreventsAStartIsOneLineAndTheExitCode(t *testing.T) {
-	t.Parallel()
-	c := newCloud(t)
-	_, port, err := net.SplitHostPort(listen(t, ":0").Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for env, code := range map[string]int{"TASK_AUTH=": 2, "PORT=" + port: 1} {
-		cmd := c.command(env)
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		_ = cmd.Run()
-		name, _, _ := strings.Cut(env, "=")
-		if got := cmd.ProcessState.ExitCode(); got != code || !strings.HasPrefix(stderr.String(), name+": ") || strings.Count(stderr.String(), "\n") != 1 {
-			t.Errorf("%v: exit %d, stderr %q; want %d and one line naming %s", env, got, stderr.String(), code, name)
-		}
-	}
-}
-
-func TestTheContainersMemoryLimitIsTheRuntimesUnlessOneIsSet(t *testing.T) {
+// The runtime has the container's limit, unless one is set.
+func TestWorker_MemoryLimit(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	contained := int64(math.MaxInt64) // none
@@ -288,8 +232,16 @@ func TestTheContainersMemoryLimitIsTheRuntimesUnlessOneIsSet(t *testing.T) {
 		var line struct {
 			Limit int64 `json:"memory_limit"`
 		}
-		if err := json.Unmarshal([]byte(c.start(t, env).config), &line); err != nil || line.Limit != want {
+		err := json.Unmarshal([]byte(c.start(t, env).config), &line)
+		if err != nil || line.Limit != want {
 			t.Errorf("%s: a limit of %d bytes, want %d (%v)", env, line.Limit, want, err)
 		}
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

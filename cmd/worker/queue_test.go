@@ -62,9 +62,7 @@ func newTasks(t *testing.T) *tasks {
 	served.Go(func() { _ = q.Serve(l) })
 	t.Cleanup(func() { q.Close(); served.Wait() })
 	conn, err := q.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	if q.client, err = apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)); err != nil {
 		t.Fatal(err)
@@ -80,8 +78,9 @@ func newTasks(t *testing.T) *tasks {
 // env makes a worker take q's tasks, and book there.
 func (q *tasks) env(more ...string) []string {
 	return append([]string{
-		"TASK_AUTH=oidc", "TASK_AUDIENCE=https://audience.test", "TASK_SERVICE_ACCOUNTS=" + account, "TASK_JWKS_URL=" + q.keys,
-		"TASK_QUEUE=" + queueName, "TASK_TARGET_URL=" + q.target, "TASK_CALLER=" + account, "CLOUD_TASKS_EMULATOR_HOST=" + q.host,
+		"TASK_AUTH=oidc", "TASK_AUDIENCE=https://audience.test", "TASK_SERVICE_ACCOUNTS=" + account,
+		"TASK_JWKS_URL=" + q.keys, "TASK_QUEUE=" + queueName, "TASK_TARGET_URL=" + q.target, "TASK_CALLER=" + account,
+		"CLOUD_TASKS_EMULATOR_HOST=" + q.host,
 	}, more...)
 }
 
@@ -97,18 +96,17 @@ func (q *tasks) book(t *testing.T, id string) {
 	queue, err := taskqueue.Open(t.Context(), taskqueue.Config{
 		Name: queueName, TargetURL: q.target, Caller: account, Audience: "https://audience.test", EmulatorHost: q.host,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = queue.Close() }()
-	if _, err := queue.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name(t.Name(), id), AnalysisID: id}); err != nil {
+	task := taskqueue.Task{Name: taskqueue.Name(t.Name(), id), AnalysisID: id}
+	if _, err := queue.Book(t.Context(), task); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // The worker verifies the queue's token. When the worker stops, it books a delivery of the
 // run that it cancels, and that delivery, with a token too, finishes the analysis.
-func TestAStoppedRunIsFinishedByTheNextWorker(t *testing.T) {
+func TestStop_NextWorker(t *testing.T) {
 	t.Parallel()
 	c, q := newCloud(t), newTasks(t)
 	c.create(t, "x")
@@ -124,7 +122,8 @@ func TestAStoppedRunIsFinishedByTheNextWorker(t *testing.T) {
 	first.stop(t)
 	first.exitsCleanly(t)
 	a := c.until(t, "x", "finished", ready)
-	if result, _ := a.Result.(map[string]any); a.Lock.Token != 2 || a.Lock.Attempts != 1 || result["words"] != int64(2) {
+	result, _ := a.Result.(map[string]any)
+	if got := fmt.Sprint(a.Lock.Token, a.Lock.Attempts, result["words"]); got != "2 1 2" {
 		t.Errorf("analysis = %+v, want its second acquisition and first attempt", a)
 	}
 	second.stop(t)
@@ -136,17 +135,14 @@ func TestAStoppedRunIsFinishedByTheNextWorker(t *testing.T) {
 
 // The charge takes until the worker stops, and a moment longer: its ledger is a pipe. It is charged once, and
 // no operator is asked.
-func TestAStopLetsAProgramEndItsAct(t *testing.T) {
+func TestStop_Act(t *testing.T) {
 	t.Parallel()
 	c, q, ledger := newCloud(t), newTasks(t), filepath.Join(t.TempDir(), "ledger")
-	if err := syscall.Mkfifo(ledger, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, syscall.Mkfifo(ledger, 0o600))
 	python := examplestest.Find(t, "PYTHON", "python3")[0]
 	analyzer := "ANALYZER=exec:" + python + " ../../docs/examples/python/charge.py"
-	if err := c.analyses.Create(t.Context(), "x", map[string]any{"ledger": ledger, "cents": 4200}, repo.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	input := map[string]any{"ledger": ledger, "cents": 4200}
+	check(t, c.analyses.Create(t.Context(), "x", input, repo.CreateOptions{}))
 	first := c.start(t, q.env(analyzer)...)
 	q.reach(first)
 	q.book(t, "x")
@@ -155,9 +151,7 @@ func TestAStopLetsAProgramEndItsAct(t *testing.T) {
 	first.stop(t)
 	first.log.Await(t, `"message":"stopping"`)
 	reader, err := os.OpenFile(ledger, os.O_RDWR|syscall.O_NONBLOCK, 0) // now the charge can go on
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = reader.Close() }()
 	first.exitsCleanly(t)
 
@@ -169,7 +163,8 @@ func TestAStopLetsAProgramEndItsAct(t *testing.T) {
 	if err != nil || strings.Count(string(charges[:n]), " 4200\n") != 1 {
 		t.Errorf("%v, charges %q; want one", err, charges[:n])
 	}
-	if result, _ := a.Result.(map[string]any); a.Status != analysislock.Ready || a.Lock.Attempts != 1 || result["charged"] != int64(4200) {
+	result, _ := a.Result.(map[string]any)
+	if got := fmt.Sprint(a.Status, " ", a.Lock.Attempts, " ", result["charged"]); got != "READY 1 4200" {
 		t.Errorf("analysis = %+v\n%s", a, first.log.String())
 	}
 	second.stop(t)
@@ -177,7 +172,7 @@ func TestAStopLetsAProgramEndItsAct(t *testing.T) {
 }
 
 // Its connections break before the worker gets its own signal.
-func TestASidecarThatIsStoppedBeforeTheWorkerCostsNoAttempt(t *testing.T) {
+func TestStop_SidecarFirst(t *testing.T) {
 	t.Parallel()
 	c, q, began := newCloud(t), newTasks(t), make(chan bool, 1)
 	sidecar := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -201,15 +196,13 @@ func TestASidecarThatIsStoppedBeforeTheWorkerCostsNoAttempt(t *testing.T) {
 }
 
 // The analyzer ignores SIGTERM, so the stop takes 5 s: a second signal does not wait for it.
-func TestASecondSignalEndsTheWorkerAtOnce(t *testing.T) {
+func TestStop_SecondSignal(t *testing.T) {
 	for _, second := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(second.String(), func(t *testing.T) {
 			t.Parallel()
 			c, script := newCloud(t), filepath.Join(t.TempDir(), "deaf.sh")
 			const deaf = `trap '' TERM; echo '{"progress":0.5,"ack":1}' >&3; read -r reply <&4; while :; do sleep 0.1; done`
-			if err := os.WriteFile(script, []byte(deaf), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			check(t, os.WriteFile(script, []byte(deaf), 0o600))
 			c.create(t, "x")
 			p := c.start(t, "ANALYZER=exec:/bin/sh "+script)
 			p.delivered(t, "x")
@@ -230,7 +223,7 @@ func TestASecondSignalEndsTheWorkerAtOnce(t *testing.T) {
 }
 
 // 200 runs are released and booked, each once, before the exit.
-func TestSIGTERMReleasesAndBooks200Runs(t *testing.T) {
+func TestStop_ManyRuns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow: 200 runs")
 	}
@@ -241,7 +234,8 @@ func TestSIGTERMReleasesAndBooks200Runs(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(endless.Close)
-	p := c.start(t, "MAX_RUNS=200", "ANALYZER="+endless.URL, "TASK_QUEUE="+queueName, "TASK_TARGET_URL="+q.target, "CLOUD_TASKS_EMULATOR_HOST="+q.host)
+	p := c.start(t, "MAX_RUNS=200", "ANALYZER="+endless.URL, "TASK_QUEUE="+queueName,
+		"TASK_TARGET_URL="+q.target, "CLOUD_TASKS_EMULATOR_HOST="+q.host)
 	answers := make([]<-chan string, 200)
 	for i := range answers {
 		c.create(t, fmt.Sprint(i))
@@ -255,16 +249,15 @@ func TestSIGTERMReleasesAndBooks200Runs(t *testing.T) {
 		if got := <-answer; !strings.HasPrefix(got, "200") || !strings.Contains(got, "shutting_down") {
 			t.Errorf("%d: %s", i, got)
 		}
-		if a := c.get(t, fmt.Sprint(i)); running(a) || a.Status != analysislock.Queued || a.Lock.Attempts != 0 || a.Lock.Token != 1 {
-			t.Errorf("analysis = %+v", a)
+		a := c.get(t, fmt.Sprint(i))
+		if got := fmt.Sprint(a.Lock.Owner, a.Status, " ", a.Lock.Attempts, " ", a.Lock.Token); got != "QUEUED 0 1" {
+			t.Errorf("analysis = %+v, want it released, queued, with no attempt that counts", a)
 		}
 	}
 	p.exitsCleanly(t)
 	booked := 0
 	for _, err := range q.client.ListTasks(t.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName}).All() {
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		booked++
 	}
 	if booked != 200 {

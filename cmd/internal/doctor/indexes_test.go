@@ -18,10 +18,13 @@ import (
 )
 
 // Emulators need no composite index; production refuses a query without it.
-func TestTheIndexesThatQueriesNeedAreDeclaredAndAskedFor(t *testing.T) {
+func TestNeededIndexes(t *testing.T) {
 	for _, k := range []worker.Kind{
 		{Collection: "analyses"},
-		{Collection: "shops/s/orders", Fields: worker.Fields{Status: "state", Queued: "PENDING", Failed: "ERROR", Error: "failure"}},
+		{
+			Collection: "shops/s/orders",
+			Fields:     worker.Fields{Status: "state", Queued: "PENDING", Failed: "ERROR", Error: "failure"},
+		},
 	} {
 		needed := map[string]bool{}
 		for _, i := range merged(queries(t, k)) {
@@ -33,7 +36,8 @@ func TestTheIndexesThatQueriesNeedAreDeclaredAndAskedFor(t *testing.T) {
 		if !slices.Equal(asked, want) {
 			t.Errorf("doctor asks for %q, the queries need %q", asked, want)
 		}
-		if declared := slices.Sorted(maps.Keys(files(t).Indexes.Composite)); k.Collection == "analyses" && !slices.Equal(declared, want) {
+		declared := slices.Sorted(maps.Keys(files(t).Indexes.Composite))
+		if k.Collection == "analyses" && !slices.Equal(declared, want) {
 			t.Errorf("%q are declared, the queries need %q", declared, want)
 		}
 	}
@@ -41,7 +45,7 @@ func TestTheIndexesThatQueriesNeedAreDeclaredAndAskedFor(t *testing.T) {
 
 // The exemption of a map holds for its fields too, but a composite index of one, such as error.code,
 // serves queries nevertheless.
-func TestNoQueryNeedsTheIndexOfAnExemptedField(t *testing.T) {
+func TestNeededIndexes_Exempted(t *testing.T) {
 	exempt := files(t).Indexes.Fields
 	if indexed, set := exempt["analyses/expireAt"]; indexed || !set {
 		t.Error("expireAt is indexed: its values grow with time, which limits the writes")
@@ -60,18 +64,19 @@ func queries(t *testing.T, k worker.Kind) []*firestorepb.StructuredQuery {
 	t.Helper()
 	var sent []*firestorepb.StructuredQuery
 	b := emulatortest.Embedded(t)
-	a, err := repo.Open(t.Context(), b.Project, repo.Options{Collection: k.Collection, Fields: k.Fields}, b.Client(t, grpc.WithChainStreamInterceptor(
-		func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			s, err := open(ctx, desc, cc, method, opts...)
-			return recordedStream{s, func(q *firestorepb.StructuredQuery) { sent = append(sent, q) }}, err
-		}))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	record := grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn,
+		method string, open grpc.Streamer, opts ...grpc.CallOption,
+	) (grpc.ClientStream, error) {
+		s, err := open(ctx, desc, cc, method, opts...)
+		return recordedStream{s, func(q *firestorepb.StructuredQuery) { sent = append(sent, q) }}, err
+	})
+	options := repo.Options{Collection: k.Collection, Fields: k.Fields}
+	a, err := repo.Open(t.Context(), b.Project, options, b.Client(t, record)...)
+	check(t, err)
 	ctx := t.Context()
 	run := func(results ...any) {
 		t.Helper()
-		if err := results[len(results)-1]; err != nil {
+		if err, failed := results[len(results)-1].(error); failed {
 			t.Fatal(err)
 		}
 	}

@@ -3,7 +3,6 @@ package doctor_test
 import (
 	"encoding/json"
 	"maps"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -19,15 +18,19 @@ import (
 var leftUnset = map[string]string{
 	"PORT": "Cloud Run sets it", "K_SERVICE": "Cloud Run sets it", "K_REVISION": "Cloud Run sets it",
 	"FIRESTORE_EMULATOR_HOST": "for tests", "CLOUD_TASKS_EMULATOR_HOST": "for tests", "TASK_JWKS_URL": "for tests",
-	"worker TASK_AUDIENCE": "of TASK_AUTH=oidc", "worker TASK_SERVICE_ACCOUNTS": "of TASK_AUTH=oidc", "doclock TASK_AUDIENCE": "of TASK_AUTH=oidc", "doclock TASK_SERVICE_ACCOUNTS": "of TASK_AUTH=oidc", "doclock SESSION_AUDIENCE": "of SESSION_AUTH=oidc", "doclock SESSION_NAME_CLAIM": "of SESSION_AUTH=oidc",
-	"doclock PUSHER_APP_KEY": "only for Laravel Echo", "doclock PUSHER_APP_SECRET": "with PUSHER_APP_KEY", "doclock ALLOWED_ORIGINS": "only for pages of other origins",
-	"CHECKPOINT_INTERVAL": "its default fits", "STALL_TIMEOUT": "only for analyzers that report", "MAX_RUN_TIME": "its default fits",
-	"CONCURRENCY_KEY": "off unless the work of one customer must be limited", "CONCURRENCY_LIMIT": "of CONCURRENCY_KEY", "CONCURRENCY_RETRY": "of CONCURRENCY_KEY",
-	"SMOKE_INPUT":  "of the module's smoke_env",
-	"ANALYZER_ENV": "only for programs", "KEEP_FINISHED": "off unless finished analyses may be deleted",
+	"TASK_AUDIENCE": "of TASK_AUTH=oidc", "TASK_SERVICE_ACCOUNTS": "of TASK_AUTH=oidc",
+	"CHECKPOINT_INTERVAL": "its default fits", "MAX_RUN_TIME": "its default fits",
+	"STALL_TIMEOUT": "only for analyzers that report", "KEEP_FINISHED": "off unless finished analyses may be deleted",
+	"CONCURRENCY_KEY": "off unless the work of one customer must be limited", "CONCURRENCY_LIMIT": "of CONCURRENCY_KEY",
+	"CONCURRENCY_RETRY": "of CONCURRENCY_KEY",
+	"SMOKE_INPUT":       "of the module's smoke_env", "ANALYZER_ENV": "only for programs",
+
+	"doclock SESSION_AUDIENCE": "of SESSION_AUTH=oidc", "doclock SESSION_NAME_CLAIM": "of SESSION_AUTH=oidc",
 	"doclock SESSION_USER_CLAIM": "of SESSION_AUTH=oidc", "doclock AUTHORIZE_URL": "the application's own",
+	"doclock PUSHER_APP_KEY": "only for Laravel Echo", "doclock PUSHER_APP_SECRET": "with PUSHER_APP_KEY",
 	"doclock PUSHER_CHANNEL": "its default fits", "doclock PUSHER_EVENT_NAMESPACE": "its default fits",
 	"doclock LOCKS_PER_SESSION": "its default fits", "doclock SOCKETS_PER_SESSION": "its default fits",
+	"doclock ALLOWED_ORIGINS": "only for pages of other origins",
 }
 
 // reads returns the variables that a service looks up in an environment, without those that
@@ -72,7 +75,7 @@ func acceptEnvironment(t *testing.T, file, name string, env map[string]string, r
 	}
 }
 
-func TestServiceFilesSetTheVariablesThatTheServicesRead(t *testing.T) {
+func TestShipped_ServiceFiles(t *testing.T) {
 	shipped := files(t)
 	acceptEnvironment(t, "service.yaml", "worker", shipped.Worker.Environment)
 	acceptEnvironment(t, "doclock.yaml", "doclock", shipped.Doclock.Environment)
@@ -99,11 +102,10 @@ func moduleEnvironments(t *testing.T, name string) (worker, doclock map[string]s
 	return worker, doclock
 }
 
-func TestTheServicesAcceptTheModulesEnvironments(t *testing.T) {
+func TestShipped_Module(t *testing.T) {
 	mayBeSet := map[string]string{
-		"LOG_LEVEL":           "worker_env, doclock_env",
-		"CHECKPOINT_INTERVAL": "worker_env", "STALL_TIMEOUT": "worker_env", "MAX_RUN_TIME": "worker_env", "RETRY_MIN": "worker_env", "RETRY_MAX": "worker_env",
-		"CONCURRENCY_KEY": "worker_env", "CONCURRENCY_LIMIT": "worker_env", "CONCURRENCY_RETRY": "worker_env",
+		"LOG_LEVEL": "worker_env, doclock_env",
+		"RETRY_MIN": "worker_env", "RETRY_MAX": "worker_env",
 		"doclock DOCUMENT_LOCK_TTL": "doclock_env", "doclock DOCUMENT_LOCKS_COLLECTION": "doclock_env",
 	}
 	for _, name := range []string{"everything", "smallest", "application", "theirs", "platform"} {
@@ -116,11 +118,13 @@ func TestTheServicesAcceptTheModulesEnvironments(t *testing.T) {
 
 var variableOfRow = regexp.MustCompile(`(?m)^\| [^|]*\|`)
 
-// TestTheReferenceHasTheVariablesThatTheServicesRead compares both ways.
-func TestTheReferenceHasTheVariablesThatTheServicesRead(t *testing.T) {
+// TestShipped_Reference compares both ways.
+func TestShipped_Reference(t *testing.T) {
 	for _, name := range []string{"worker", "doclock"} {
 		code := map[string]bool{} // one variable decides which others are read
-		for _, env := range []map[string]string{nil, {"TASK_AUTH": "oidc", "SESSION_AUTH": "oidc"}, {"TASK_AUTH": "iam", "TASK_QUEUE": "projects/p/locations/l/queues/q"}} {
+		for _, env := range []map[string]string{
+			nil, {"TASK_AUTH": "oidc", "SESSION_AUTH": "oidc"}, {"TASK_AUTH": "iam", "TASK_QUEUE": queueName},
+		} {
 			read, _ := reads(name, env)
 			maps.Copy(code, read)
 		}
@@ -142,12 +146,3 @@ func TestTheReferenceHasTheVariablesThatTheServicesRead(t *testing.T) {
 }
 
 var quotedName = regexp.MustCompile("`([^`]+)`")
-
-func read(t *testing.T, path string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}

@@ -21,7 +21,8 @@ import (
 func logs(at time.Time, after int, line string) doctor.Logs {
 	answer := func(r *http.Request) (int, string) {
 		var request logging.ListLogEntriesRequest
-		if err := json.NewDecoder(r.Body).Decode(&request); err != nil || r.URL.Path != "/v2/entries:list" || fmt.Sprint(request.ResourceNames) != "[projects/my-project]" {
+		err := json.NewDecoder(r.Body).Decode(&request)
+		if err != nil || r.URL.Path+fmt.Sprint(request.ResourceNames) != "/v2/entries:list[projects/my-project]" {
 			return http.StatusBadRequest, "{}"
 		}
 		if after--; after >= 0 {
@@ -45,53 +46,59 @@ func logs(at time.Time, after int, line string) doctor.Logs {
 	}
 	client := &http.Client{Transport: transport(func(r *http.Request) (*http.Response, error) {
 		code, body := answer(r)
-		return &http.Response{StatusCode: code, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}, nil
+		text := io.NopCloser(strings.NewReader(body))
+		return &http.Response{StatusCode: code, Header: http.Header{}, Body: text}, nil
 	})}
 	return doctor.Logs{Project: "my-project", Google: []option.ClientOption{option.WithHTTPClient(client)}}
 }
 
-func TestASmokeTestFindsItsLineAndARecovery(t *testing.T) {
+func TestLogs(t *testing.T) {
 	const (
 		service  = `resource.type="cloud_run_revision" resource.labels.service_name="worker-1" `
 		delivery = service + `jsonPayload.message="delivery" jsonPayload.analysis_id="x" `
 		recovery = service + `jsonPayload.message="recovery" `
 	)
-	for name, c := range map[string]struct {
-		age       time.Duration
-		after     int
-		line      string
-		recovered bool // what is looked for
-		want      bool
+	another := func(line, old, replacement string) string { return strings.Replace(line, old, replacement, 1) }
+	const ready, recovered = delivery + `jsonPayload.outcome="ready"`, recovery + `jsonPayload.outcome="recovered"`
+	for name, tc := range map[string]struct {
+		age   time.Duration
+		after int
+		line  string
+		want  bool
 	}{
-		"a delivery":                  {0, 0, delivery + `jsonPayload.outcome="ready"`, false, true},
-		"a line that comes late":      {0, 23, delivery + `jsonPayload.outcome="ready"`, false, true},
-		"one that comes too late":     {0, 25, delivery + `jsonPayload.outcome="ready"`, false, false},
-		"a delivery that was skipped": {0, 0, delivery + `jsonPayload.outcome="already_finished"`, false, false},
-		"another's":                   {0, 0, strings.Replace(delivery, `"x"`, `"y"`, 1) + `jsonPayload.outcome="ready"`, false, false},
-		"a recovery":                  {9 * time.Minute, 0, recovery + `jsonPayload.outcome="recovered"`, true, true},
-		"a recovery beside it":        {0, 0, strings.Replace(recovery, "worker-1", "worker-1-recovery", 1) + `jsonPayload.outcome="recovered"`, true, true},
-		"an old one":                  {13 * time.Minute, 0, recovery + `jsonPayload.outcome="recovered"`, true, false},
-		"one without a queue":         {0, 0, recovery + `jsonPayload.outcome="no_queue"`, true, false},
-		"one of another service":      {0, 0, strings.Replace(recovery, "worker-1", "worker-2", 1) + `jsonPayload.outcome="recovered"`, true, false},
+		"a delivery":             {line: ready, want: true},
+		"a line that comes late": {line: ready, after: 23, want: true},
+		"one that is too late":   {line: ready, after: 25},
+		"a skipped delivery":     {line: delivery + `jsonPayload.outcome="already_finished"`},
+		"another's":              {line: another(ready, `"x"`, `"y"`)},
+
+		"a recovery":              {line: recovered, age: 9 * time.Minute, want: true},
+		"a recovery beside it":    {line: another(recovered, "worker-1", "worker-1-recovery"), want: true},
+		"an old recovery":         {line: recovered, age: 13 * time.Minute},
+		"a recovery, no queue":    {line: recovery + `jsonPayload.outcome="no_queue"`},
+		"a recovery of another's": {line: another(recovered, "worker-1", "worker-2")},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			l, service := logs(time.Now().Add(-c.age), c.after, c.line), "worker-1"
+			l, service := logs(time.Now().Add(-tc.age), tc.after, tc.line), "worker-1"
 			var err error
-			if c.recovered {
+			if strings.Contains(name, "recovery") {
 				err = l.Recovered(t.Context(), "worker-1")
 			} else {
 				service, err = l.Delivered(t.Context(), "x", time.Now().Add(-time.Second))
 			}
-			missing := err != nil && strings.Contains(err.Error(), "no such line")
-			if c.want != (err == nil) || c.want == missing || c.want && service != "worker-1" {
-				t.Errorf("%s: %q, %v", name, service, err)
+			want := "<nil>"
+			if !tc.want {
+				want, service = "no such line", "worker-1"
+			}
+			if !strings.Contains(fmt.Sprint(err), want) || service != "worker-1" {
+				t.Errorf("%s: %q, %v, want %s", name, service, err, want)
 			}
 		})
 	}
 
 	other := logs(time.Now(), 0, "")
 	other.Project = "other"
-	if _, err := other.Delivered(t.Context(), "x", time.Now()); err == nil || !strings.Contains(err.Error(), "answer 400 of Cloud Logging") {
+	if _, err := other.Delivered(t.Context(), "x", time.Now()); err == nil || !strings.Contains(err.Error(), "400") {
 		t.Errorf("a refusal: %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -36,6 +37,10 @@ func callTo(out io.Writer) *cli.Call {
 	return &cli.Call{Streams: cli.Streams{In: strings.NewReader(""), Out: out, Err: io.Discard}, Lookup: lookup(nil)}
 }
 
+func analyzer(spec string) func(string) (string, bool) {
+	return lookup(map[string]string{"ANALYZER": spec})
+}
+
 // writer is a Writer that is a function.
 type writer func([]byte) error
 
@@ -45,51 +50,64 @@ var errFull = errors.New("full")
 
 func full([]byte) error { return errFull }
 
-func TestTheEmulatorPrintsItsEnvironmentAsJSONAndEndsWithoutAnOutput(t *testing.T) {
+func TestEmulator(t *testing.T) {
 	for args, hint := range map[string]bool{"--port 0": true, "--port 0 --target http://h:1": false} {
 		ctx, cancel := context.WithCancel(t.Context())
 		var script string
 		collect := func(p []byte) error { cancel(); script += string(p); return nil }
 		err := execute(ctx, Emulator, writer(collect), strings.Fields(args)...)
-		if err != nil || strings.Contains(script, "\n# To submit, also set TASK_TARGET_URL ") != hint || strings.Contains(script, "\nexport TASK_TARGET_URL=http://h:1\n") == hint {
-			t.Errorf("%s: %v, %s", args, err, script)
+		if err != nil {
+			t.Errorf("%s: %v", args, err)
+		}
+		for part, want := range map[string]bool{
+			"\n# To submit, also set TASK_TARGET_URL ": hint, "\nexport TASK_TARGET_URL=http://h:1\n": !hint,
+		} {
+			if strings.Contains(script, part) != want {
+				t.Errorf("%s: %s; want %q: %t", args, script, part, want)
+			}
 		}
 	}
-	for _, args := range [][]string{{"--port", "0"}, {"--port", "0", "--json"}} {
-		if err := execute(t.Context(), Emulator, writer(full), args...); !errors.Is(err, errFull) {
-			t.Errorf("%q: %v; want the error of its output", args, err)
-		}
-	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	var got struct {
 		Environment map[string]string
 		Health      string
 	}
-	err := execute(ctx, Emulator, writer(func(p []byte) error { cancel(); return json.Unmarshal(p, &got) }), "--port", "0", "--json")
-	if err != nil || got.Environment[cli.FirestoreEmulator] == "" || !strings.HasSuffix(got.Health, "/health") {
+	decode := func(p []byte) error { cancel(); return json.Unmarshal(p, &got) }
+	err := execute(ctx, Emulator, writer(decode), "--port", "0", "--json")
+	if host := got.Environment[cli.FirestoreEmulator]; err != nil || host == "" {
 		t.Errorf("%v, %+v", err, got)
+	}
+	if !strings.HasSuffix(got.Health, "/health") {
+		t.Errorf("health at %s", got.Health)
+	}
+
+	for _, args := range [][]string{{"--port", "0"}, {"--port", "0", "--json"}} {
+		if err := execute(t.Context(), Emulator, writer(full), args...); !errors.Is(err, errFull) {
+			t.Errorf("%q: %v; want the error of its output", args, err)
+		}
 	}
 	if got := outcome(cloudtasks.Delivery{Err: errFull}); got != "no answer: full" {
 		t.Error(got)
 	}
 }
 
-func TestTheDemoReportsWhyItDoesNotBegin(t *testing.T) {
+func TestDemo_NoStart(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errFull)
-	for args, want := range map[string]string{"no-such-file": "no-such-file: ", "": errFull.Error()} {
+	for args, want := range map[string]string{"no-such-file": "no-such-file", "": errFull.Error()} {
 		err := execute(ctx, Demo, io.Discard, strings.Fields(args)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("demo %s: %v; want %q", args, err, want)
 		}
 	}
 	docs, err := demoDocuments(nil)
-	if err != nil || len(docs) != 5 || docs[0].Name != "clocks.txt" {
+	if err != nil || len(docs) != 5 {
 		t.Errorf("%+v, %v", docs, err)
 	}
 }
 
-func TestTheDemoEndsWithTheCauseOfItsEnd(t *testing.T) {
+func TestDemo_Cause(t *testing.T) {
 	t.Setenv("WORKER_LOG", `{"msg":"serving","address":"127.0.0.1:1"}`) // where nothing listens
 	ctx, cancel := context.WithCancelCause(t.Context())
 	deliveries := 0
@@ -106,15 +124,7 @@ func TestTheDemoEndsWithTheCauseOfItsEnd(t *testing.T) {
 	}
 }
 
-func TestAnUnknownFlagIsAnError(t *testing.T) {
-	for name, command := range map[string]cli.Command{"emulator": Emulator, "local": Local, "demo": Demo, "worker": Worker} {
-		if err := execute(t.Context(), command, io.Discard, "--x"); err == nil || !strings.Contains(err.Error(), "-x") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-func TestLocalEndsWithTheErrorOfItsStart(t *testing.T) {
+func TestLocal_NoStart(t *testing.T) {
 	for bad, want := range []string{
 		"the embedded Firestore", "the embedded Cloud Tasks", "the workers' address", "the page of the tokens' keys",
 		"the document lock", "the console", "worker 1 ended at once", errFull.Error(),
@@ -136,24 +146,27 @@ func TestLocalEndsWithTheErrorOfItsStart(t *testing.T) {
 	}
 }
 
-func TestLocalAndTheEmulatorListenAtTheirPort(t *testing.T) {
+func TestLocal_Port(t *testing.T) {
 	for _, command := range []cli.Command{Local, Emulator} {
-		if err := execute(t.Context(), command, io.Discard, "--port", "65536"); err == nil || !strings.Contains(err.Error(), "65536") {
+		err := execute(t.Context(), command, io.Discard, "--port", "65536")
+		if err == nil || !strings.Contains(err.Error(), "65536") {
 			t.Errorf("%v; want the port refused", err)
 		}
 	}
 }
 
-func TestAPageThatEndsIsReported(t *testing.T) {
+func TestLocal_PageEnds(t *testing.T) {
 	out := &bytes.Buffer{}
 	l := &local{router: router{show: cli.NewProgress(out)}}
-	_, err := l.servePage("a page", "127.0.0.1:0", func(_ context.Context, listener net.Listener) error { return errors.Join(listener.Close(), errFull) })
+	_, err := l.servePage("a page", "127.0.0.1:0", func(_ context.Context, listener net.Listener) error {
+		return errors.Join(listener.Close(), errFull)
+	})
 	if l.close(); err != nil || !strings.Contains(out.String(), "a page: ended: full\n") {
 		t.Errorf("%v, %s", err, out)
 	}
 }
 
-func TestACloudStopsAllServersAndWaitsForThem(t *testing.T) {
+func TestCloud_Close(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, stop, ended, refused := &cloud{}, make(chan struct{}), false, false
 		serve := func(l net.Listener) error {
@@ -162,7 +175,8 @@ func TestACloudStopsAllServersAndWaitsForThem(t *testing.T) {
 			time.Sleep(time.Second)
 			return l.Close()
 		}
-		if at, err := c.serve("a server", "0.0.0.0:0", serve, func() { close(stop) }); err != nil || !strings.HasPrefix(at, "127.0.0.1:") {
+		at, err := c.serve("a server", "0.0.0.0:0", serve, func() { close(stop) })
+		if err != nil || !strings.HasPrefix(at, "127.0.0.1:") {
 			t.Fatalf("%s, %v", at, err)
 		}
 		if _, err := c.serve("a server", "127.0.0.1:65536", serve, func() { refused = true }); err == nil || !refused {
@@ -172,49 +186,55 @@ func TestACloudStopsAllServersAndWaitsForThem(t *testing.T) {
 			t.Error("a server runs on")
 		}
 	})
-	if at, next, free := address("h", 7, 0), address("h", 7, 2), address("h", 0, 2); at != "h:7" || next != "h:9" || free != "h:0" {
-		t.Error(at, next, free)
+	if got := address("h", 7, 0) + " " + address("h", 7, 2) + " " + address("h", 0, 2); got != "h:7 h:9 h:0" {
+		t.Error(got)
 	}
 }
 
-func TestWorkersHaveTheCloudsVariablesAndDefaultsAsShortAsItsQueues(t *testing.T) {
+func TestWorkerCloud_Environment(t *testing.T) {
 	t.Setenv("ANALYZER", "exec:another")
-	c := &workerCloud{cloud: cloud{firestore: "127.0.0.1:1", tasks: "127.0.0.1:2", page: "127.0.0.1:3"}, target: "http://127.0.0.1:4"}
+	c := &workerCloud{target: "http://127.0.0.1:4"}
+	c.firestore, c.tasks, c.page = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
 	for given, want := range map[string]string{"": "500ms 2s", "RETRY_MIN=1s": "1s 1s", "RETRY_MAX=3s": "3s 3s"} {
 		more := map[string]string{"LOCK_TTL": "7s"}
 		if name, value, ok := strings.Cut(given, "="); ok {
 			more[name] = value
 		}
 		env, err := c.workerEnvironment(more)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		vars := map[string]string{}
 		for _, line := range env {
 			name, value, _ := strings.Cut(line, "=")
 			vars[name] = value
 		}
 		cfg, err := workerservice.ParseConfig(lookup(vars))
-		if got := vars["RETRY_MIN"] + " " + vars["RETRY_MAX"]; err != nil || got != want || vars["ANALYZER"] != "" ||
-			cfg.Options.Emulator != c.firestore || cfg.Options.Queue.EmulatorHost != c.tasks || vars["LOCK_TTL"] != "7s" || vars["TASK_AUDIENCE"] != c.target {
+		if got := vars["RETRY_MIN"] + " " + vars["RETRY_MAX"]; got != want || err != nil {
 			t.Errorf("%s: %s, want %s; %v, %v", given, got, want, err, vars)
 		}
+		servers := []string{cfg.Options.Emulator, cfg.Options.Queue.EmulatorHost, vars["TASK_AUDIENCE"]}
+		if !slices.Equal(servers, []string{c.firestore, c.tasks, c.target}) {
+			t.Errorf("%s: it uses %q", given, servers)
+		}
+		if vars["LOCK_TTL"] != "7s" || vars["ANALYZER"] != "" {
+			t.Errorf("%s: %v; want what is given, and no analyzer of this environment", given, vars)
+		}
 	}
-	if _, err := c.workerEnvironment(map[string]string{"LOCK_TTL": "soon"}); !errors.As(err, new(cli.EnvironmentError)) {
+	_, err := c.workerEnvironment(map[string]string{"LOCK_TTL": "soon"})
+	if !errors.As(err, new(cli.EnvironmentError)) {
 		t.Errorf("%v of a bad TTL", err)
 	}
 	job := map[string]string{"ANALYZER": "job:projects/p/locations/l/jobs/j"}
-	_, err := c.workerEnvironment(job)
-	if err == nil || !strings.HasPrefix(err.Error(), "ANALYZER: local cannot start Cloud Run jobs") {
+	if _, err := c.workerEnvironment(job); err == nil || !strings.HasPrefix(err.Error(), "ANALYZER: ") {
 		t.Errorf("%v of a job", err)
 	}
-	retry := quickQueue(9)
-	if least, most := retry.RetryConfig.MinBackoff.AsDuration(), retry.RetryConfig.MaxBackoff.AsDuration(); least != 500*time.Millisecond || most != 2*time.Second {
+	retry := quickQueue(9).RetryConfig
+	least, most := retry.MinBackoff.AsDuration(), retry.MaxBackoff.AsDuration()
+	if least != 500*time.Millisecond || most != 2*time.Second {
 		t.Errorf("%v to %v", least, most)
 	}
 }
 
-func TestRecoveryIsCalledWithAToken(t *testing.T) {
+func TestLocal_Recovery(t *testing.T) {
 	issuer := oidc.NewIssuer()
 	code, text := http.StatusOK, `{"found":2,"booked":1}`
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -225,7 +245,7 @@ func TestRecoveryIsCalledWithAToken(t *testing.T) {
 		_, _ = io.WriteString(w, text)
 	}))
 	l := &local{workerCloud: workerCloud{cloud: cloud{issuer: issuer}, target: s.URL}}
-	if r, err := l.recoverOnce(t.Context()); err != nil || r.Found != 2 || r.Booked != 1 {
+	if r, err := l.recoverOnce(t.Context()); err != nil || r != (worker.Recovery{Found: 2, Booked: 1}) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	text = "{"
@@ -233,7 +253,7 @@ func TestRecoveryIsCalledWithAToken(t *testing.T) {
 		t.Error("an answer that is not JSON is taken")
 	}
 	code = http.StatusBadGateway
-	if _, err := l.recoverOnce(t.Context()); err == nil || err.Error() != "answered 502 {" {
+	if _, err := l.recoverOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "502") {
 		t.Errorf("%v of an answer 502", err)
 	}
 	s.Close()
@@ -244,42 +264,34 @@ func TestRecoveryIsCalledWithAToken(t *testing.T) {
 	}
 }
 
-func TestLocalBeginsWithWhatOneCanDoNext(t *testing.T) {
+func TestLocal_Head(t *testing.T) {
 	defer func(program string) { os.Args[0] = program }(os.Args[0])
-	for program, tc := range map[string]struct {
-		analyzer, submit string
-		documents        bool
-	}{
-		"/go-build1/exe/taskguard": {submit: `go run ./cmd/taskguard submit --input '{"text": "one two two"}' --wait`},
-		"/my tools/taskguard":      {submit: `'/my tools/taskguard' submit --input JSON --wait`, analyzer: "exec:x"},
-		"taskguard":                {submit: `taskguard submit --input JSON --wait`, analyzer: "exec:x", documents: true},
+	for program, tc := range map[string]struct{ analyzer, submit string }{
+		"/go-build1/exe/taskguard": {"", `  go run ./cmd/taskguard submit --input '{"text": "one two two"}' --wait`},
+		"/my tools/taskguard":      {"exec:x", `  '/my tools/taskguard' submit --input JSON --wait`},
+		"taskguard":                {"exec:x", `  taskguard submit --input JSON --wait`},
 	} {
 		os.Args[0] = program
-		var out bytes.Buffer
-		self, _, _ := strings.Cut(tc.submit, " submit")
-		want := "In another terminal, run the exports below. Then:\n\n  submit  " + tc.submit +
-			"\n  watch   http://h:5/ or " + self + " status\n  stop    Ctrl-C here, which deletes the data\n"
-		if tc.documents {
-			want += "  locks   open http://h:4/ in two tabs\n"
-		}
-		want += "\nexport "
-
-		c := &cli.Call{Streams: cli.Streams{Out: &out}, Lookup: lookup(map[string]string{"ANALYZER": tc.analyzer})}
-		l := &local{c: c, documents: tc.documents, locks: "http://h:4/", console: "http://h:5/"}
-		if err := l.printHead(); err != nil || !strings.HasPrefix(out.String(), want) || !strings.Contains(out.String(), "\nexport TASK_QUEUE=") {
-			t.Errorf("%v, %s; want %s", err, out.String(), want)
+		var out strings.Builder
+		c := callTo(&out)
+		c.Lookup = analyzer(tc.analyzer)
+		check(t, (&local{c: c, documents: true, locks: "http://h:4/", console: "http://h:5/"}).printHead())
+		for _, want := range []string{tc.submit + "\n", "http://h:4/", "http://h:5/", "\nexport TASK_QUEUE="} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s lacks %s", &out, want)
+			}
 		}
 	}
-	// The tutorial shows the same.
+
+	// The tutorial shows it without the document lock.
 	os.Args[0] = "bin/taskguard"
 	var out strings.Builder
-	c := &cli.Call{Streams: cli.Streams{Out: &out}, Lookup: lookup(map[string]string{"ANALYZER": "exec:python3 count.py"})}
+	c := callTo(&out)
+	c.Lookup = analyzer("exec:python3 count.py")
 	l := &local{c: c, console: "http://127.0.0.1:8585/"}
 	l.firestore, l.tasks = "127.0.0.1:8580", "127.0.0.1:8581"
-	page, pageErr := os.ReadFile("../../../docs/tutorial.md")
-	if err := errors.Join(l.printHead(), pageErr); err != nil {
-		t.Fatal(err)
-	}
+	page, err := os.ReadFile("../../../docs/tutorial.md")
+	check(t, errors.Join(err, l.printHead()))
 	head, _, _ := strings.Cut(out.String(), "export GOOGLE_CLOUD_PROJECT")
 	head = strings.ReplaceAll("    "+strings.ReplaceAll(head, "\n", "\n    "), "    \n", "\n")
 	if !strings.Contains(string(page), head+"…\n") {
@@ -295,7 +307,7 @@ func TestLocalBeginsWithWhatOneCanDoNext(t *testing.T) {
 	}
 }
 
-func TestLocalWarnsOfAnAnalyzerThatDoesNotAnswer(t *testing.T) {
+func TestLocal_AnalyzerWarning(t *testing.T) {
 	var asked []string
 	answering := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked = append(asked, r.Method+" "+r.URL.String())
@@ -303,9 +315,7 @@ func TestLocalWarnsOfAnAnalyzerThatDoesNotAnswer(t *testing.T) {
 	}))
 	t.Cleanup(answering.Close)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { _ = silent.Close() })
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
@@ -319,20 +329,29 @@ func TestLocalWarnsOfAnAnalyzerThatDoesNotAnswer(t *testing.T) {
 		"none":               {t.Context(), "", ""},
 		"a program":          {t.Context(), "exec:sh", ""},
 		"one that answers":   {t.Context(), answering.URL + "/analyze?key=secret", ""},
-		"one that is gone":   {t.Context(), gone.URL + "/analyze?key=secret", "nothing answers at " + gone.URL + " (dial tcp " + gone.Listener.Addr().String() + ": connect: connection refused)"},
-		"one that is silent": {t.Context(), "http://" + silent.Addr().String(), "nothing answers at http://" + silent.Addr().String() + " (no answer within 3s)"},
+		"one that is gone":   {t.Context(), gone.URL + "/analyze?key=secret", gone.URL + " (dial tcp "},
+		"one that is silent": {t.Context(), "http://" + silent.Addr().String(), " (no answer within 3s)"},
 		"at the end":         {ended, gone.URL, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			var errs bytes.Buffer
-			c := &cli.Call{Name: "local", Streams: cli.Streams{Err: &errs}, Lookup: lookup(map[string]string{"ANALYZER": tc.analyzer})}
-			(&local{c: c}).warnOfAnalyzer(tc.ctx)
-			if got := errs.String(); !strings.Contains(got, tc.want) || (got == "") != (tc.want == "") || strings.Count(got, "\n") > 1 {
-				t.Errorf("%q; want %q", got, tc.want)
-			}
-		})
+		var errs bytes.Buffer
+		c := &cli.Call{Streams: cli.Streams{Err: &errs}, Lookup: analyzer(tc.analyzer)}
+		(&local{c: c}).warnOfAnalyzer(tc.ctx)
+		got := errs.String()
+		if !strings.Contains(got, tc.want) || (got == "") != (tc.want == "") {
+			t.Errorf("%s: %q; want %q", name, got, tc.want)
+		}
+		if strings.Count(got, "\n") > 1 || strings.Contains(got, "secret") {
+			t.Errorf("%s: %q; want one line without the key", name, got)
+		}
 	}
 	if len(asked) != 1 || asked[0] != "HEAD /" {
 		t.Errorf("%q; want only the root asked, since the analyzer's path may begin work", asked)
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

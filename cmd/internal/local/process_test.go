@@ -43,12 +43,13 @@ func logging(text string, log func(*process, *record)) command {
 
 const serving = `{"msg":"serving","address":"there:1"}`
 
-func TestTheLogOfAProcessIsReadToItsEnd(t *testing.T) {
+func TestProcess_Log(t *testing.T) {
 	records := make(chan record, 2)
 	text := serving + `{"msg":"serving","stderr":true}{"msg":"run begins","lock_token":4}`
 	w, err := startProcess(t.Context(), 5, logging(text, func(_ *process, r *record) { records <- *r }))
-	if err != nil || w.address != "there:1" || w.String() != "worker 5" {
-		t.Fatalf("%v, %v", w, err)
+	check(t, err)
+	if w.address != "there:1" || w.String() != "worker 5" {
+		t.Fatalf("%v at %s", w, w.address)
 	}
 	for _, want := range []record{{Message: "serving", Stderr: true}, {Message: "run begins", Token: 4}} {
 		if got := <-records; got != want {
@@ -66,31 +67,29 @@ func TestTheLogOfAProcessIsReadToItsEnd(t *testing.T) {
 	}
 }
 
-func TestAProcessThatDoesNotServeIsAnError(t *testing.T) {
-	none := func(*process, *record) {}
-	if _, err := startProcess(t.Context(), 1, logging("", none)); err == nil || !strings.Contains(err.Error(), "worker 1 ended at once: exit status 1") {
-		t.Errorf("%v of a worker that ends", err)
-	}
-	if _, err := startProcess(t.Context(), 1, command{env: []string{"\x00"}}); err == nil || !strings.Contains(err.Error(), "worker 1: ") {
-		t.Errorf("%v without a process", err)
+func TestProcess_NoStart(t *testing.T) {
+	ends := logging("", func(*process, *record) {})
+	for want, c := range map[string]command{"exit status 1": ends, "worker 1: ": {env: []string{"\x00"}}} {
+		if _, err := startProcess(t.Context(), 1, c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %s", err, want)
+		}
 	}
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough, begun := errors.New("enough"), make(chan *process, 1)
-	_, err := startProcess(ctx, 1, logging(`{"msg":"slow"}`, func(w *process, _ *record) { cancel(enough); begun <- w }))
+	end := func(w *process, _ *record) { cancel(enough); begun <- w }
+	_, err := startProcess(ctx, 1, logging(`{"msg":"slow"}`, end))
 	if !errors.Is(err, enough) {
 		t.Errorf("%v; want the cause of the end", err)
 	}
 	<-(<-begun).done
 }
 
-func TestAWorkerThatEndsIsReplacedEachTime(t *testing.T) {
+func TestLocal_Supervise(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out := &emulatortest.Log{}
 	l := &local{router: router{show: cli.NewProgress(out), command: logging(serving, func(*process, *record) {})}}
-	if err := l.startWorkers(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
+	check(t, l.startWorkers(ctx, 1))
 	w, ended := l.pick(1), make(chan struct{})
 	go func(first *process) { defer close(ended); l.supervise(ctx, first) }(w)
 	for range 2 {
@@ -113,7 +112,7 @@ func TestAWorkerThatEndsIsReplacedEachTime(t *testing.T) {
 	}
 }
 
-func TestAWorkerThatCannotBeStartedAgainIsTriedAgain(t *testing.T) {
+func TestLocal_SuperviseAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := &bytes.Buffer{}
 		l := &local{router: router{show: cli.NewProgress(out), command: command{env: []string{"\x00"}}}}
@@ -128,16 +127,15 @@ func TestAWorkerThatCannotBeStartedAgainIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestTheStandardErrorOfARunIsBounded(t *testing.T) {
-	const cut = "\n… cut: a run shows at most 64 KiB of standard error\n"
+func TestBounded(t *testing.T) {
+	const limit = 64 << 10
 	for name, tc := range map[string]struct {
 		writes []int
-		shown  int
 		cut    bool
 	}{
-		"all":                {[]int{32 << 10, 32 << 10}, 64 << 10, false},
-		"a byte more":        {[]int{32 << 10, 32<<10 + 1}, 64 << 10, true},
-		"more after the end": {[]int{64 << 10, 1, 1, 100 << 10}, 64 << 10, true},
+		"all":                {[]int{limit / 2, limit / 2}, false},
+		"a byte more":        {[]int{limit / 2, limit/2 + 1}, true},
+		"more after the end": {[]int{limit, 1, 1, 100 << 10}, true},
 	} {
 		var shown strings.Builder
 		b := &bounded{to: &shown, limit: maxStderr}
@@ -146,9 +144,9 @@ func TestTheStandardErrorOfARunIsBounded(t *testing.T) {
 				t.Errorf("%s: wrote %d, %v", name, wrote, err)
 			}
 		}
-		want := strings.Repeat("x", tc.shown) + map[bool]string{true: cut}[tc.cut]
-		if got := shown.String(); got != want {
-			t.Errorf("%s: %d bytes are shown, want %d; they end with %q", name, len(got), len(want), got[max(0, len(got)-60):])
+		note, ok := strings.CutPrefix(shown.String(), strings.Repeat("x", limit))
+		if notes := strings.Count(note, "… cut"); !ok || (notes == 1) != tc.cut {
+			t.Errorf("%s: %d bytes, then %.60q; want 64 KiB, and one note: %t", name, shown.Len(), note, tc.cut)
 		}
 	}
 }

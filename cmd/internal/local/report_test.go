@@ -26,14 +26,17 @@ func demoOf(jsonWanted bool) (d *demo, out *bytes.Buffer) {
 	c.JSON = jsonWanted
 	d = &demo{
 		router: router{show: cli.NewProgress(out)}, c: c, runs: make(chan run, 1), over: make(chan struct{}),
-		docs:   []operate.Document{{ID: "a", Name: "a.txt"}, {ID: "b", Name: "b.txt"}},
-		rows:   map[string]*row{"a": {Name: "a.txt", Status: "READY", Finishes: 1, Skips: 1}, "b": {Name: "b.txt", Status: "READY", Finishes: 1}},
+		docs: []operate.Document{{ID: "a", Name: "a.txt"}, {ID: "b", Name: "b.txt"}},
+		rows: map[string]*row{
+			"a": {Name: "a.txt", Status: "READY", Finishes: 1, Skips: 1},
+			"b": {Name: "b.txt", Status: "READY", Finishes: 1},
+		},
 		killed: &killedRun{Worker: 7, ID: "a", Token: 1, Percent: 40, TakenOver: 8, Continued: 40, checkpoint: true},
 	}
 	return d, out
 }
 
-func TestTheDemoReportsEachBrokenPromise(t *testing.T) {
+func TestDemo_BrokenPromise(t *testing.T) {
 	for want, broken := range map[string]func(*demo){
 		"":                     func(*demo) {},
 		"no worker was killed": func(d *demo) { d.killed = nil },
@@ -45,22 +48,26 @@ func TestTheDemoReportsEachBrokenPromise(t *testing.T) {
 		d, out := demoOf(true)
 		broken(d)
 		err := d.report()
-		var got report
-		if jsonErr := json.Unmarshal(out.Bytes(), &got); jsonErr != nil || len(got.Files) != 2 {
-			t.Fatalf("%v, %s", jsonErr, out)
+		var got struct {
+			OK       bool
+			Problems []string
+			Files    []row
 		}
-		if got.OK != (want == "") || (err == nil) != got.OK || !strings.Contains(strings.Join(got.Problems, "; "), want) || len(got.Problems) > 1 {
-			t.Errorf("%v, %+v; want %q alone", err, got, want)
+		check(t, json.Unmarshal(out.Bytes(), &got))
+		if problems := strings.Join(got.Problems, "; "); len(got.Files) != 2 || !strings.Contains(problems, want) {
+			t.Errorf("%+v; want %q", got, want)
 		}
-		if err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%v; want %q", err, want)
+		if kept := want == ""; got.OK != kept || (err == nil) != kept {
+			t.Errorf("%v, %+v; want success: %t", err, got, kept)
+		}
+		if len(got.Problems) > 1 {
+			t.Errorf("%q; want one problem", got.Problems)
 		}
 
 		text, out := demoOf(false)
 		broken(text)
-		textErr := text.report()
-		if (textErr == nil) != strings.Contains(out.String(), "Each file was finished once.") || (textErr == nil) != (err == nil) {
-			t.Errorf("%v, %s", textErr, out)
+		if kept := text.report() == nil; kept != strings.Contains(out.String(), "Each file was finished once.") {
+			t.Errorf("kept: %t, %s", kept, out)
 		}
 	}
 	d, _ := demoOf(false)
@@ -70,36 +77,22 @@ func TestTheDemoReportsEachBrokenPromise(t *testing.T) {
 	}
 }
 
-// report is what the demo prints as JSON.
-type report struct {
-	OK       bool
-	Problems []string
-	Files    []row
-}
-
-func TestTheDemoPrintsATableAndHowTheKilledRunWentOn(t *testing.T) {
+func TestDemo_Table(t *testing.T) {
 	d, out := demoOf(false)
-	d.rows["b"].Deliveries, d.rows["b"].Runs, d.rows["b"].Unanswered, d.rows["b"].FinishedBy = 3, 2, 1, 9
-	if err := d.report(); err != nil {
-		t.Fatal(err)
-	}
-	want := `
-FILE   RESULT  DELIVERIES  RUNS  SKIPPED  UNANSWERED  FINISHED BY
-a.txt  READY   0           0     1        0           worker 0
-b.txt  READY   3           2     0        1           worker 9
-
-DELIVERIES = RUNS + SKIPPED + UNANSWERED. A worker skips a file that is locked
-or finished. A dead worker does not answer, and the queue tries again.
-
-Worker 7 was killed at 40 % of a.txt. Worker 8 continued at 40 %.
-Each file was finished once.
-`
-	if out.String() != want {
-		t.Errorf("%s, want %s", out, want)
+	b := d.rows["b"]
+	b.Deliveries, b.Runs, b.Unanswered, b.FinishedBy = 3, 2, 1, 9
+	check(t, d.report())
+	for _, want := range []string{
+		"FILE RESULT DELIVERIES RUNS SKIPPED UNANSWERED FINISHED BY a.txt READY 0 0 1 0 worker 0 b.txt READY 3 2 0 1 worker 9",
+		"Worker 7 was killed at 40 % of a.txt. Worker 8 continued at 40 %.",
+	} {
+		if !strings.Contains(strings.Join(strings.Fields(out.String()), " "), want) {
+			t.Errorf("%s lacks %s", out, want)
+		}
 	}
 }
 
-func TestTheDemoIsOverWhenEachFileIsFinishedAndHasHadAllDeliveries(t *testing.T) {
+func TestDemo_Over(t *testing.T) {
 	d, out := demoOf(false)
 	for _, r := range d.rows {
 		*r = row{Name: r.Name}
@@ -129,10 +122,15 @@ func TestTheDemoIsOverWhenEachFileIsFinishedAndHasHadAllDeliveries(t *testing.T)
 	deliver("b", 200, skipped)
 	deliver("b", 0, skipped) // a file has two duplicates
 	<-d.over
-	d.delivered(&delivery{worker: w, analysisID: "b", status: 200, answer: finished}) // is not counted
-	if a, b := *d.rows["a"], *d.rows["b"]; a != (row{Name: "a.txt", Deliveries: 6, Runs: 3, Unanswered: 3, Finishes: 1, FinishedBy: 3}) ||
-		b != (row{Name: "b.txt", Deliveries: 3, Runs: 1, Skips: 1, Unanswered: 1, Finishes: 1, FinishedBy: 3}) {
-		t.Errorf("%+v, %+v", a, b)
+	// One more is not counted.
+	d.delivered(&delivery{worker: w, analysisID: "b", status: 200, answer: finished})
+	for _, want := range []row{
+		{Name: "a.txt", Deliveries: 6, Runs: 3, Unanswered: 3, Finishes: 1, FinishedBy: 3},
+		{Name: "b.txt", Deliveries: 3, Runs: 1, Skips: 1, Unanswered: 1, Finishes: 1, FinishedBy: 3},
+	} {
+		if got := *d.rows[want.Name[:1]]; got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
 	}
 	for line := range strings.Lines(out.String()) {
 		if utf8.RuneCountInString(line) > 81 {
@@ -144,16 +142,23 @@ func TestTheDemoIsOverWhenEachFileIsFinishedAndHasHadAllDeliveries(t *testing.T)
 	}
 }
 
-func TestTheDemoShowsWhichWorkerTakesTheKilledRunOver(t *testing.T) {
+func TestDemo_TakeOver(t *testing.T) {
+	// Of a, which was killed at 40 %.
+	killed := func(continued int) *killedRun {
+		return &killedRun{ID: "a", Token: 4, Percent: 40, Continued: continued}
+	}
 	for want, c := range map[string]struct {
 		killed *killedRun
 		record record
 	}{
-		"a.txt runs on worker 2, token 5":                           {nil, record{AnalysisID: "a", Token: 5}},
-		"b.txt runs on worker 2, token 5":                           {&killedRun{ID: "a", Token: 4}, record{AnalysisID: "b", Token: 5}},
-		"a.txt runs on worker 2, token 4":                           {&killedRun{ID: "a", Token: 4}, record{AnalysisID: "a", Token: 4}},
-		"worker 2 takes a.txt over, token 5, and continues at 0 %":  {&killedRun{ID: "a", Token: 4, Percent: 40, Continued: 1}, record{AnalysisID: "a", Token: 5}},
-		"worker 2 takes a.txt over, token 5, and continues at 40 %": {&killedRun{ID: "a", Token: 4, Percent: 40}, record{AnalysisID: "a", Token: 5, Continues: true}},
+		"a.txt runs on worker 2, token 5": {nil, record{AnalysisID: "a", Token: 5}},
+		"b.txt runs on worker 2, token 5": {killed(0), record{AnalysisID: "b", Token: 5}},
+		"a.txt runs on worker 2, token 4": {killed(0), record{AnalysisID: "a", Token: 4}},
+
+		"worker 2 takes a.txt over, token 5, and continues at 0 %": {killed(1), record{AnalysisID: "a", Token: 5}},
+		"worker 2 takes a.txt over, token 5, and continues at 40 %": {
+			killed(0), record{AnalysisID: "a", Token: 5, Continues: true},
+		},
 	} {
 		d, out := demoOf(false)
 		d.killed, c.record.Message = c.killed, runMessage
@@ -161,8 +166,11 @@ func TestTheDemoShowsWhichWorkerTakesTheKilledRunOver(t *testing.T) {
 		for range 2 { // one more than the channel takes
 			d.runBegins(&process{number: 2}, &c.record)
 		}
-		if got := <-d.runs; got.worker.number != 2 || got.record != &c.record || strings.Count(out.String(), want+"\n") != 2 {
-			t.Errorf("%+v, %q; want %q", got, out, want)
+		if got := <-d.runs; got.worker.number != 2 || got.record != &c.record {
+			t.Errorf("%+v", got)
+		}
+		if strings.Count(out.String(), want+"\n") != 2 {
+			t.Errorf("%q; want %q twice", out, want)
 		}
 		if strings.Contains(want, "over") && c.killed.TakenOver != 2 {
 			t.Errorf("%+v; want it taken over by 2", c.killed)
@@ -170,16 +178,15 @@ func TestTheDemoShowsWhichWorkerTakesTheKilledRunOver(t *testing.T) {
 	}
 }
 
-func TestTheDemoKillsTheWorkerOfARunWithCommittedWork(t *testing.T) {
+func TestDemo_Kill(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	a, err := repo.Open(t.Context(), b.Project, repo.Options{Emulator: b.Listen(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer func() { _ = a.Close() }()
 	for _, id := range []string{"a", "b"} {
 		b.Put(t, id, map[string]any{"status": "QUEUED", "input": "x"})
-		if acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/1", time.Hour, analysislock.AcquireOptions{}); err != nil || !acq.Acquired {
+		acq, err := a.AcquireAnalysisLock(t.Context(), id, "w/1", time.Hour, analysislock.AcquireOptions{})
+		if err != nil || !acq.Acquired {
 			t.Fatal(acq, err)
 		}
 		b.Merge(t, id, map[string]any{"progress": map[string]any{"fraction": 0.4}})
@@ -187,26 +194,31 @@ func TestTheDemoKillsTheWorkerOfARunWithCommittedWork(t *testing.T) {
 	b.Merge(t, "b", map[string]any{"checkpoint": "c"})
 	for id, checkpoint := range map[string]bool{"a": false, "b": true} {
 		w, err := startProcess(t.Context(), 4, logging(serving, func(*process, *record) {}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		d, out := demoOf(false)
 		d.analyses, d.killed = a, nil
 		d.runs = make(chan run, 3)
-		for _, r := range []record{{AnalysisID: "none", Token: 1}, {AnalysisID: id, Token: 2}, {AnalysisID: id, Token: 1}} {
+		for _, r := range []record{
+			{AnalysisID: "none", Token: 1}, {AnalysisID: id, Token: 2}, {AnalysisID: id, Token: 1},
+		} {
 			d.runs <- run{w, &r}
 		}
 		failure := d.killOne(t.Context())
 		<-w.done
-		if k := d.killed; failure != nil || k == nil || len(d.runs) != 0 || k.Worker != 4 || k.ID != id || k.Token != 1 || k.ExpiresAt.IsZero() || k.Percent != 40 || k.checkpoint != checkpoint {
-			t.Errorf("%+v, %v, %s", k, failure, out)
+		if failure != nil || len(d.runs) != 0 {
+			t.Fatalf("%v, %d runs left, %s", failure, len(d.runs), out)
+		}
+		want := killedRun{
+			Worker: 4, ID: id, Token: 1, Percent: 40, checkpoint: checkpoint, ExpiresAt: d.killed.ExpiresAt,
+		}
+		if *d.killed != want || want.ExpiresAt.IsZero() {
+			t.Errorf("%+v; want %+v", d.killed, want)
 		}
 	}
 	w, err := startProcess(t.Context(), 4, logging(serving, func(*process, *record) {}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := (&demo{analyses: a}).kill(t.Context(), run{w, &record{AnalysisID: "none"}}); !errors.Is(err, lease.ErrNotFound) {
+	check(t, err)
+	err = (&demo{analyses: a}).kill(t.Context(), run{w, &record{AnalysisID: "none"}})
+	if !errors.Is(err, lease.ErrNotFound) {
 		t.Errorf("after a kill whose analysis cannot be read: %v", err)
 	}
 	b.Merge(t, "a", map[string]any{"status": "READY"})
@@ -215,7 +227,7 @@ func TestTheDemoKillsTheWorkerOfARunWithCommittedWork(t *testing.T) {
 	}
 }
 
-func TestTheDemoReportsWhatItCannotOpenOrSubmit(t *testing.T) {
+func TestDemo_OpenOrSubmit(t *testing.T) {
 	d, _ := demoOf(false)
 	defer d.close()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -227,11 +239,11 @@ func TestTheDemoReportsWhatItCannotOpenOrSubmit(t *testing.T) {
 	if err := d.submit(ctx); err == nil {
 		t.Error("it submits after its end")
 	}
-	for _, c := range []*workerCloud{{target: "none"}, {target: d.target, cloud: cloud{page: "%"}}} {
+	for target, page := range map[string]string{"none": "", d.target: "%"} {
 		broken := &demo{c: d.c}
-		broken.firestore, broken.tasks, broken.page, broken.target = d.firestore, d.tasks, c.page, c.target
+		broken.firestore, broken.tasks, broken.page, broken.target = d.firestore, d.tasks, page, target
 		if err := broken.open(t.Context()); err == nil {
-			t.Errorf("it opens with the target %s and keys at %s", c.target, c.page)
+			t.Errorf("it opens with the target %s and keys at %s", target, page)
 		}
 		broken.close()
 	}

@@ -26,21 +26,28 @@ type reporter struct {
 
 func (r reporter) Report(orchestrator.Report) { r.report() }
 
-func TestASlowedRunTakesItsTimeInProportionToItsProgress(t *testing.T) {
+func TestSlowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reported []time.Duration
 		began, failure, ended := time.Now(), error(nil), errors.New("ended")
-		job := orchestrator.Job{Reporter: reporter{report: func() { reported = append(reported, time.Since(began)) }}}
-		run := slowed(orchestrator.AnalyzerFunc(func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		report := func() { reported = append(reported, time.Since(began)) }
+		job := orchestrator.Job{Reporter: reporter{report: report}}
+		analyze := func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			for _, progress := range []float64{0.25, 0.75} {
 				job.Reporter.Report(orchestrator.Report{Progress: &progress})
 			}
 			return "done", failure
-		}), 8*time.Second)
+		}
+		run := slowed(orchestrator.AnalyzerFunc(analyze), 8*time.Second)
 
 		result, err := run(t.Context(), job)
-		if want := []time.Duration{2 * time.Second, 6 * time.Second}; !slices.Equal(reported, want) || time.Since(began) != 8*time.Second || result != "done" || err != nil {
-			t.Errorf("reports after %v, the end after %v, %v, %v", reported, time.Since(began), result, err)
+		took := time.Since(began)
+		want := []time.Duration{2 * time.Second, 6 * time.Second}
+		if !slices.Equal(reported, want) || took != 8*time.Second {
+			t.Errorf("reports after %v, the end after %v", reported, took)
+		}
+		if result != "done" || err != nil {
+			t.Errorf("%v, %v", result, err)
 		}
 		failure = errors.New("failure")
 		if _, err := run(t.Context(), job); !errors.Is(err, failure) || time.Since(began) != 14*time.Second {
@@ -55,13 +62,11 @@ func TestASlowedRunTakesItsTimeInProportionToItsProgress(t *testing.T) {
 	})
 }
 
-func TestALogFileThatCannotBeWrittenIsReportedOnce(t *testing.T) {
+func TestLogTo_Full(t *testing.T) {
 	var errs bytes.Buffer
 	c := &cli.Call{Name: "worker", Streams: cli.Streams{Out: io.Discard, Err: &errs}}
 	log, err := logTo(c, slog.New(slog.DiscardHandler), "/dev/full", slog.LevelInfo)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	log.Info("one")
 	log.Info("two")
 	if got := errs.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "/dev/full: no space left") {
@@ -69,19 +74,22 @@ func TestALogFileThatCannotBeWrittenIsReportedOnce(t *testing.T) {
 	}
 }
 
-func TestARunIsLoggedAsItsParentReadsIt(t *testing.T) {
+func TestLogged(t *testing.T) {
 	for _, resume := range []json.RawMessage{nil, json.RawMessage("1")} {
 		var out bytes.Buffer
-		run := logged(orchestrator.AnalyzerFunc(func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+		analyze := func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
 			_, err := io.WriteString(job.Stderr, "line\n")
 			return "done", err
-		}), slog.New(slog.NewJSONHandler(&out, nil)))
-		if result, err := run(t.Context(), orchestrator.Job{AnalysisID: "x", LockToken: 4, Resume: resume}); result != "done" || err != nil {
+		}
+		run := logged(orchestrator.AnalyzerFunc(analyze), slog.New(slog.NewJSONHandler(&out, nil)))
+		result, err := run(t.Context(), orchestrator.Job{AnalysisID: "x", LockToken: 4, Resume: resume})
+		if result != "done" || err != nil {
 			t.Errorf("%v, %v", result, err)
 		}
 		lines := json.NewDecoder(&out)
 		for _, want := range []record{
-			{Message: runMessage, AnalysisID: "x", Token: 4, Continues: resume != nil}, {Message: "line", AnalysisID: "x", Stderr: true},
+			{Message: runMessage, AnalysisID: "x", Token: 4, Continues: resume != nil},
+			{Message: "line", AnalysisID: "x", Stderr: true},
 		} {
 			var got record
 			if err := lines.Decode(&got); err != nil || got != want {

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,7 @@ func (l silent) Accept() (net.Conn, error) { <-l.closed; return nil, errors.New(
 func (l silent) Close() error              { return nil }
 func (l silent) Addr() net.Addr            { return &net.TCPAddr{Port: 1} }
 
-func TestServeStopsInOrderAndWaitsForAll(t *testing.T) {
+func TestService_Serve(t *testing.T) {
 	for name, failed := range map[string]bool{"stopped": false, "listener failed": true} {
 		synctest.Test(t, func(t *testing.T) {
 			var log strings.Builder
@@ -61,18 +62,26 @@ func TestServeStopsInOrderAndWaitsForAll(t *testing.T) {
 			for event := range done {
 				events = append(events, event)
 			}
-			if want := []string{"drain <nil>", "flush for 2s", "background"}; !slices.Equal(events, want) || (err != nil) != failed {
-				t.Errorf("%s: %q, %v, want %q", name, events, err, want)
+			if want := []string{"drain <nil>", "flush for 2s", "background"}; !slices.Equal(events, want) {
+				t.Errorf("%s: %q, want %q", name, events, want)
 			}
-			if text := log.String(); !strings.Contains(text, `"message":"serving","address":":1","memory_limit":`) || !strings.Contains(text, `,"version":"`+build.Release+`","commit":"`+build.Commit()+`","setting":"x"`) || !strings.Contains(text, `"stopping"`) {
-				t.Errorf("%s: log %s", name, text)
+			if (err != nil) != failed {
+				t.Errorf("%s: %v", name, err)
+			}
+			for _, want := range []string{
+				`"message":"serving","address":":1","memory_limit":`, `"stopping"`,
+				`,"version":"` + build.Release + `","commit":"` + build.Commit() + `","setting":"x"`,
+			} {
+				if !strings.Contains(log.String(), want) {
+					t.Errorf("%s: the log lacks %s: %s", name, want, &log)
+				}
 			}
 		})
 	}
 }
 
 // The metadata server's answer is kept for the process, so what fails comes first.
-func TestMainFindsTheProjectAndReturnsTheExitCode(t *testing.T) {
+func TestProcess_Main(t *testing.T) {
 	id := ""
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/computeMetadata/v1/project/project-id" || id == "" {
@@ -84,6 +93,7 @@ func TestMainFindsTheProjectAndReturnsTheExitCode(t *testing.T) {
 	t.Setenv("GCE_METADATA_HOST", s.Listener.Addr().String())
 	t.Setenv("GOMEMLIMIT", "off")
 	taken := s.Listener.Addr().(*net.TCPAddr).Port
+	ended := errors.New("ended")
 	for _, tc := range []struct {
 		process Process
 		id      string
@@ -91,24 +101,31 @@ func TestMainFindsTheProjectAndReturnsTheExitCode(t *testing.T) {
 		code    int
 		want    string
 	}{
-		{Process{Firestore: env.Firestore{Emulator: "h:1"}}, "p", nil, 2, "GOOGLE_CLOUD_PROJECT: must be set with FIRESTORE_EMULATOR_HOST"},
-		{Process{}, "", nil, 2, "GOOGLE_CLOUD_PROJECT: not set, and there is no metadata server: "},
-		{Process{}, "my-project", errors.New("ended"), 1, "ended"},
-		{Process{Port: taken}, "my-project", nil, 1, "PORT: "},
-		{Process{LogFormat: "text"}, "my-project", nil, 0, ""},
+		{process: Process{Firestore: env.Firestore{Emulator: "h:1"}}, id: "p", code: 2, want: "GOOGLE_CLOUD_PROJECT: "},
+		{code: 2, want: "GOOGLE_CLOUD_PROJECT: "},
+		{id: "my-project", err: ended, code: 1, want: "ended"},
+		{process: Process{Port: taken}, id: "my-project", code: 1, want: "PORT: "},
+		{process: Process{LogFormat: "text"}, id: "my-project"},
 	} {
 		id = tc.id
-		served := 0
+		served, p := 0, tc.process
 		var out strings.Builder
-		code, err := tc.process.Main(t.Context(), &out, func(_ context.Context, l net.Listener, log *slog.Logger) error {
+		code, err := p.Main(t.Context(), &out, func(_ context.Context, l net.Listener, log *slog.Logger) error {
+			served++
 			log.InfoContext(t.Context(), "x")
-			if served++; tc.process.Project != tc.id || tc.process.Telemetry.Project != tc.id || strings.Contains(out.String(), "level=INFO msg=x") != (tc.process.LogFormat == "text") {
-				t.Errorf("process %+v logs %s", tc.process, &out)
+			if p.Project != tc.id || p.Telemetry.Project != tc.id {
+				t.Errorf("process %+v, want the project %s", p, tc.id)
+			}
+			if strings.Contains(out.String(), "level=INFO msg=x") != (p.LogFormat == "text") {
+				t.Errorf("process %+v logs %s", p, &out)
 			}
 			return errors.Join(tc.err, l.Close())
 		})
-		if code != tc.code || (err == nil) != (tc.want == "") || err != nil && !strings.HasPrefix(err.Error(), tc.want) || (served == 1) != (tc.err != nil || code == 0) {
-			t.Errorf("%d, %v after %d, want %d, %s", code, err, served, tc.code, tc.want)
+		if code != tc.code || !strings.HasPrefix(fmt.Sprint(err), cmp.Or(tc.want, "<nil>")) {
+			t.Errorf("%d, %v, want %d, %s", code, err, tc.code, tc.want)
+		}
+		if serves := tc.err != nil || code == 0; (served == 1) != serves {
+			t.Errorf("%+v: served %d times, want it: %t", tc.process, served, serves)
 		}
 	}
 }

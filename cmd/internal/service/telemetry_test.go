@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -35,59 +36,77 @@ func environment(words ...string) *env.Environment {
 	return env.NewEnvironment(func(k string) (string, bool) { v, ok := set[k]; return v, ok })
 }
 
-func TestTelemetryIsSentToTheEndpointOfTheVariables(t *testing.T) {
-	const base = "OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4318"
-	for name, tc := range map[string]struct {
+func TestReadTelemetry_Endpoint(t *testing.T) {
+	const base, own = "OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4318", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=https://t/in"
+	const traces, metrics = "http://c:4318/v1/traces", "http://c:4318/v1/metrics"
+	for _, tc := range []struct {
 		env             []string
 		traces, metrics string
 	}{
-		"nothing set":           {},
-		"a base":                {[]string{base}, "http://c:4318/v1/traces", "http://c:4318/v1/metrics"},
-		"a base with a path":    {[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=https://c/otlp/"}, "https://c/otlp/v1/traces", "https://c/otlp/v1/metrics"},
-		"one of a signal's own": {[]string{base, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=https://t/in"}, "https://t/in", "http://c:4318/v1/metrics"},
-		"only traces":           {[]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=https://t/in"}, "https://t/in", ""},
-		"switched off":          {[]string{base, "OTEL_SDK_DISABLED=TRUE"}, "", ""},
-		"no traces":             {[]string{base, "OTEL_TRACES_EXPORTER=none"}, "", "http://c:4318/v1/metrics"},
-		"nor metrics":           {[]string{base, "OTEL_TRACES_EXPORTER=none", "OTEL_METRICS_EXPORTER=none"}, "", ""},
+		{nil, "", ""},
+		{[]string{base}, traces, metrics},
+		{
+			[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=https://c/otlp/"},
+			"https://c/otlp/v1/traces", "https://c/otlp/v1/metrics",
+		},
+		{[]string{base, own}, "https://t/in", metrics},
+		{[]string{own}, "https://t/in", ""},
+		{[]string{base, "OTEL_SDK_DISABLED=TRUE"}, "", ""},
+		{[]string{base, "OTEL_TRACES_EXPORTER=none"}, "", metrics},
+		{[]string{base, "OTEL_TRACES_EXPORTER=none", "OTEL_METRICS_EXPORTER=none"}, "", ""},
 	} {
 		e := environment(tc.env...)
-		if got := readTelemetry(e, "s", true); e.Err() != nil || got.Traces != tc.traces || got.Metrics != tc.metrics {
-			t.Errorf("%s: %q, %q, %v; want %q, %q", name, got.Traces, got.Metrics, e.Err(), tc.traces, tc.metrics)
-		} else if logged := got.Attr().Value.String(); logged != cmp.Or(tc.traces, tc.metrics) {
-			t.Errorf("%s: %s is logged", name, logged)
+		got := readTelemetry(e, "s", true)
+		if e.Err() != nil {
+			t.Errorf("%s: %v", tc.env, e.Err())
+		}
+		if got.Traces != tc.traces || got.Metrics != tc.metrics {
+			t.Errorf("%s: %q, %q; want %q, %q", tc.env, got.Traces, got.Metrics, tc.traces, tc.metrics)
+		}
+		if logged := got.Attr().Value.String(); logged != cmp.Or(tc.traces, tc.metrics) {
+			t.Errorf("%s: %s is logged", tc.env, logged)
 		}
 		if got := readTelemetry(environment(tc.env...), "s", false); got.Traces != tc.traces || got.Metrics != "" {
-			t.Errorf("%s: %+v of a service without metrics", name, got)
+			t.Errorf("%s: %+v of a service without metrics", tc.env, got)
 		}
 	}
 }
 
-func TestAWrongTelemetryVariableIsNamedAndNotQuoted(t *testing.T) {
-	const secret = "s3cret"
-	for _, env := range []string{
-		"OTEL_EXPORTER_OTLP_ENDPOINT=c:4318", "OTEL_EXPORTER_OTLP_ENDPOINT=http://", "OTEL_EXPORTER_OTLP_ENDPOINT=http://" + secret + ":x y@c",
-		"OTEL_EXPORTER_OTLP_ENDPOINT=http://u:" + secret + "@c", "OTEL_EXPORTER_OTLP_ENDPOINT=http://c/?key=" + secret,
-		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=c", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/json",
+// One line names the variable, and does not quote it.
+func TestReadTelemetry_Wrong(t *testing.T) {
+	for _, setting := range []string{
+		"ENDPOINT=c:4318", "ENDPOINT=http://", "ENDPOINT=http://s3cret:x y@c", "ENDPOINT=http://u:s3cret@c",
+		"ENDPOINT=http://c/?key=s3cret", "METRICS_ENDPOINT=c", "PROTOCOL=grpc", "TRACES_PROTOCOL=http/json",
+		"HEADERS=s3cret", "TRACES_HEADERS=key=%s3cret",
 		"OTEL_TRACES_EXPORTER=console", "OTEL_METRICS_EXPORTER=prometheus",
-		"OTEL_EXPORTER_OTLP_HEADERS=" + secret, "OTEL_EXPORTER_OTLP_TRACES_HEADERS=key=%" + secret, "OTEL_BSP_MAX_QUEUE_SIZE=-1", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=0",
+		"OTEL_BSP_MAX_QUEUE_SIZE=-1", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=0",
 	} {
-		e := environment(env)
+		if !strings.HasPrefix(setting, "OTEL_") {
+			setting = "OTEL_EXPORTER_OTLP_" + setting
+		}
+		e := environment(setting)
 		readTelemetry(e, "s", true)
-		name, _, _ := strings.Cut(env, "=")
-		if err := e.Err(); err == nil || !strings.HasPrefix(err.Error(), name+": ") || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), secret) {
-			t.Errorf("%s: %v, want one line naming it", env, err)
+		name, _, _ := strings.Cut(setting, "=")
+		got := fmt.Sprint(e.Err())
+		if !strings.HasPrefix(got, name+": ") || strings.Contains(got, "\n") {
+			t.Errorf("%s: %s, want one line naming it", setting, got)
+		}
+		if strings.Contains(got, "s3cret") {
+			t.Errorf("%s: %s", setting, got)
 		}
 	}
 }
 
-func TestWithoutACollectorNothingIsSent(t *testing.T) {
+func TestTelemetry_NoCollector(t *testing.T) {
 	x, err := Telemetry{Service: "s"}.Export(t.Context(), slog.New(slog.DiscardHandler))
-	if err != nil || x.Tracers != nil || x.Meters != nil {
-		t.Fatalf("%+v, %v", x, err)
+	check(t, err)
+	if x.Tracers != nil || x.Meters != nil {
+		t.Errorf("%+v", x)
 	}
 	x.Stop(t.Context())
 	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "s3cret")
-	if _, err := (Telemetry{Traces: "http://c"}).Export(t.Context(), slog.New(slog.DiscardHandler)); err == nil || strings.Contains(err.Error(), "s3cret") {
+	_, err = Telemetry{Traces: "http://c"}.Export(t.Context(), slog.New(slog.DiscardHandler))
+	if err == nil || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("malformed attributes: %v", err)
 	}
 }
@@ -97,8 +116,9 @@ func exporting(t *testing.T, h http.HandlerFunc, log io.Writer) *Exports {
 	t.Helper()
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
-	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20s3cret-word")
-	e := environment("OTEL_EXPORTER_OTLP_ENDPOINT="+s.URL, "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20s3cret-word")
+	const headers, bearer = "OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20s3cret-word"
+	t.Setenv(headers, bearer)
+	e := environment("OTEL_EXPORTER_OTLP_ENDPOINT="+s.URL, headers+"="+bearer)
 	x, err := readTelemetry(e, "s", true).Export(t.Context(), telemetry.NewLogger(log, "json", 0))
 	if err != nil || e.Err() != nil {
 		t.Fatal(err, e.Err())
@@ -108,7 +128,7 @@ func exporting(t *testing.T, h http.HandlerFunc, log io.Writer) *Exports {
 	return x
 }
 
-func TestAFailedExportIsAWarningWithoutTheHeaders(t *testing.T) {
+func TestTelemetry_FailedExport(t *testing.T) {
 	var log bytes.Buffer
 	sent := make(chan string, 2)
 	exporting(t, func(w http.ResponseWriter, r *http.Request) {
@@ -118,12 +138,17 @@ func TestAFailedExportIsAWarningWithoutTheHeaders(t *testing.T) {
 	if got := <-sent; got != "Bearer s3cret-word" {
 		t.Errorf("sent %q", got)
 	}
-	if text := log.String(); strings.Contains(text, "s3cret") || strings.Count(text, `"severity":"WARNING"`) != 2 || strings.Count(text, "403 Forbidden") != 2 {
-		t.Errorf("log: %s", text)
+	if strings.Contains(log.String(), "s3cret") {
+		t.Errorf("log: %s", &log)
+	}
+	for _, want := range []string{`"severity":"WARNING"`, "403 Forbidden"} {
+		if n := strings.Count(log.String(), want); n != 2 {
+			t.Errorf("%d times %s, want 2: %s", n, want, &log)
+		}
 	}
 }
 
-func TestAStopEndsWithItsContextAndItsExports(t *testing.T) {
+func TestExports_Stop(t *testing.T) {
 	release := make(chan struct{})
 	var log bytes.Buffer
 	x := exporting(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -137,24 +162,29 @@ func TestAStopEndsWithItsContextAndItsExports(t *testing.T) {
 	defer cancel()
 	began := time.Now()
 	x.Stop(ctx)
-	if took := time.Since(began); took > time.Second || strings.Count(log.String(), `"message":"telemetry not exported"`) != 2 {
+	if took := time.Since(began); took > time.Second || strings.Count(log.String(), `"telemetry not exported"`) != 2 {
 		t.Errorf("took %v: %s", took, &log)
 	}
 }
 
-func TestAMissingCollectorIsAWarningEveryFiveMinutes(t *testing.T) {
+func TestSink_Warnings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		s := &sink{life: t.Context(), log: telemetry.NewLogger(&log, "json", 0), signal: "traces"}
 		for range 60 {
 			var own context.Context
-			if s.export(t.Context(), func(ctx context.Context) error { own = ctx; return errors.New("gone") }); own.Err() == nil {
+			s.export(t.Context(), func(ctx context.Context) error { own = ctx; return errors.New("gone") })
+			if own.Err() == nil {
 				t.Fatal("the context of an export outlives it")
 			}
 			time.Sleep(10 * time.Second)
 		}
-		if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, `"failures":1,`) || !strings.Contains(text, `"failures":30,`) {
-			t.Errorf("log: %s", text)
+		first, second, _ := strings.Cut(log.String(), "\n")
+		if !strings.Contains(first, `"failures":1,`) || !strings.Contains(second, `"failures":30,`) {
+			t.Errorf("log: %s", &log)
+		}
+		if n := strings.Count(second, "\n"); n != 1 {
+			t.Errorf("%d more lines, want 1: %s", n, &log)
 		}
 	})
 }
@@ -165,9 +195,10 @@ func (cumulative) Temporality(sdkmetric.InstrumentKind) metricdata.Temporality {
 	return metricdata.CumulativeTemporality
 }
 
-func TestOnlyAGaugeIsSentOnceAfterItWasSet(t *testing.T) {
+func TestMetricSink_Temporality(t *testing.T) {
 	for kind, want := range map[sdkmetric.InstrumentKind]metricdata.Temporality{
-		sdkmetric.InstrumentKindGauge: metricdata.DeltaTemporality, sdkmetric.InstrumentKindCounter: metricdata.CumulativeTemporality,
+		sdkmetric.InstrumentKindGauge:   metricdata.DeltaTemporality,
+		sdkmetric.InstrumentKindCounter: metricdata.CumulativeTemporality,
 	} {
 		if got := (metricSink{Exporter: cumulative{}}).Temporality(kind); got != want {
 			t.Errorf("%v: %v, want %v", kind, got, want)
@@ -199,12 +230,13 @@ func redirected(t *testing.T, h http.Handler) Telemetry {
 	t.Cleanup(s.Close)
 	trusted := s.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 	trusted.ServerName = "example.com" // its certificate's
-	under := &http.Transport{TLSClientConfig: trusted, DialContext: func(ctx context.Context, network, to string) (net.Conn, error) {
+	dial := func(ctx context.Context, network, to string) (net.Conn, error) {
 		if to == "telemetry.googleapis.com:443" {
 			to = s.Listener.Addr().String()
 		}
 		return (&net.Dialer{}).DialContext(ctx, network, to)
-	}}
+	}
+	under := &http.Transport{TLSClientConfig: trusted, DialContext: dial}
 	t.Cleanup(under.CloseIdleConnections)
 	e := environment(googles, "K_REVISION=r")
 	to := readTelemetry(e, "s", true)
@@ -220,15 +252,11 @@ func sent(t *testing.T, to Telemetry) (log string) {
 	t.Helper()
 	var logged bytes.Buffer
 	x, err := to.Export(t.Context(), telemetry.NewLogger(&logged, "json", 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	_, span := x.Tracers.Tracer("").Start(t.Context(), "x")
 	span.End()
 	n, err := x.Meters.Meter("").Int64Counter("n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	n.Add(t.Context(), 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
@@ -240,7 +268,9 @@ func sent(t *testing.T, to Telemetry) (log string) {
 func metadataServer(t *testing.T) {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.String() != "/computeMetadata/v1/instance/service-accounts/default/token?scopes=https%3A%2F%2Fwww.googleapis.com%2Fauth%2Fcloud-platform" {
+		const token = "/computeMetadata/v1/instance/service-accounts/default/token"
+		scope := r.FormValue("scopes")
+		if r.URL.Path != token || scope != "https://www.googleapis.com/auth/cloud-platform" {
 			t.Errorf("asked for %s", r.URL)
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -252,10 +282,11 @@ func metadataServer(t *testing.T) {
 	t.Setenv("GCE_METADATA_HOST", s.Listener.Addr().String())
 }
 
-func TestOnlyGooglesEndpointGetsTheAccountsToken(t *testing.T) {
+func TestGoogle_Token(t *testing.T) {
 	metadataServer(t)
 	theirs, plain := &arrivals{}, &arrivals{}
-	if log := sent(t, redirected(t, theirs)); log != "" || !slices.Equal(theirs.all, []string{"Bearer " + accountToken, "Bearer " + accountToken}) {
+	bearer := "Bearer " + accountToken
+	if log := sent(t, redirected(t, theirs)); log != "" || !slices.Equal(theirs.all, []string{bearer, bearer}) {
 		t.Errorf("%q arrived; log: %s", theirs.all, log)
 	}
 	s := httptest.NewServer(plain)
@@ -266,10 +297,11 @@ func TestOnlyGooglesEndpointGetsTheAccountsToken(t *testing.T) {
 	}
 }
 
-func TestGooglesEndpointIsFoundByItsHostAndByHTTPSOnly(t *testing.T) {
+func TestGoogle_URL(t *testing.T) {
 	metadataServer(t)
 	for url, want := range map[string]bool{
-		"https://telemetry.googleapis.com/v1/traces": true, "https://Telemetry.GoogleAPIs.com:443/v1/metrics": true,
+		"https://telemetry.googleapis.com/v1/traces":                  true,
+		"https://Telemetry.GoogleAPIs.com:443/v1/metrics":             true,
 		"https://telemetry.europe-west1.rep.googleapis.com/v1/traces": true,
 
 		"http://telemetry.googleapis.com/v1/traces": false, "https://telemetry.googleapis.com.example.com/": false,
@@ -279,13 +311,17 @@ func TestGooglesEndpointIsFoundByItsHostAndByHTTPSOnly(t *testing.T) {
 		sender, err := Telemetry{Project: "p", Metrics: url}.resource(t.Context())
 		_, named := sender.Set().Value("gcp.project_id")
 		c, clientErr := Telemetry{}.client(url)
-		if google(url) != want || named != want || (c != nil) != want || want && c.Timeout != 10*time.Second || errors.Join(err, clientErr) != nil {
-			t.Errorf("%q: project %v, client %v, %v, %v", url, named, c, err, clientErr)
+		check(t, errors.Join(err, clientErr))
+		if got := []bool{google(url), named, c != nil}; !slices.Equal(got, []bool{want, want, want}) {
+			t.Errorf("%q: is Google's, has a project, has a client: %v, want %v each", url, got, want)
+		}
+		if want && c.Timeout != 10*time.Second {
+			t.Errorf("%q: an export may take %v, want 10s", url, c.Timeout)
 		}
 	}
 }
 
-func TestARedirectIsAFailureAndGetsNoToken(t *testing.T) {
+func TestGoogle_Redirect(t *testing.T) {
 	metadataServer(t)
 	elsewhere := &arrivals{}
 	s := httptest.NewServer(elsewhere)
@@ -298,11 +334,9 @@ func TestARedirectIsAFailureAndGetsNoToken(t *testing.T) {
 	}
 }
 
-func TestAnUnresponsiveMetadataServerDelaysNeitherStartNorStop(t *testing.T) {
+func TestGoogle_SilentMetadata(t *testing.T) {
 	unresponsive, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer unresponsive.Close()
 	metadataServer(t)
 	t.Setenv("GCE_METADATA_HOST", unresponsive.Addr().String())
@@ -316,11 +350,20 @@ func TestAnUnresponsiveMetadataServerDelaysNeitherStartNorStop(t *testing.T) {
 	}
 }
 
-func TestGooglesEndpointNeedsCredentials(t *testing.T) {
+func TestGoogle_NoCredentials(t *testing.T) {
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", filepath.Join(t.TempDir(), "missing.json"))
-	for _, to := range []Telemetry{{Traces: "https://telemetry.googleapis.com/"}, {Metrics: "https://telemetry.googleapis.com/"}} {
-		if _, err := to.Export(t.Context(), slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), "OTEL_EXPORTER_OTLP_ENDPOINT: no credentials: ") {
+	const url = "https://telemetry.googleapis.com/"
+	for _, to := range []Telemetry{{Traces: url}, {Metrics: url}} {
+		_, err := to.Export(t.Context(), slog.New(slog.DiscardHandler))
+		if err == nil || !strings.HasPrefix(err.Error(), "OTEL_EXPORTER_OTLP_ENDPOINT: no credentials: ") {
 			t.Errorf("%+v: %v", to, err)
 		}
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

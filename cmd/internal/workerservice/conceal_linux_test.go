@@ -2,6 +2,7 @@ package workerservice
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -19,7 +20,7 @@ func init() {
 	switch name, analyzer, _ := strings.Cut(os.Getenv(stage), " "); name {
 	case "begin":
 		const nobody = 65534
-		if os.Getuid() == 0 && (syscall.Setgid(nobody) != nil || syscall.Setuid(nobody) != nil) {
+		if os.Getuid() == 0 && errors.Join(syscall.Setgid(nobody), syscall.Setuid(nobody)) != nil {
 			panic("root remains root")
 		}
 		_ = os.Setenv(stage, "worker "+analyzer)
@@ -29,7 +30,8 @@ func init() {
 		if err != nil {
 			panic(err)
 		}
-		_ = Serve(context.Background(), Config{AnalyzerSpec: analyzer}, l, slog.New(slog.DiscardHandler)) // without a project
+		// It has no project, and returns.
+		_ = Serve(context.Background(), Config{AnalyzerSpec: analyzer}, l, slog.New(slog.DiscardHandler))
 
 		files, err := os.ReadDir("/proc/self/fd")
 		if err != nil || len(files) < 3 {
@@ -42,7 +44,7 @@ func init() {
 	}
 }
 
-func TestAProgramCannotReadTheWorkersEnvironment(t *testing.T) {
+func TestServe_Conceals(t *testing.T) {
 	for analyzer, readable := range map[string]bool{"exec:true": false, "builtin:document": true} {
 		worker := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^$")
 		worker.Env = append(os.Environ(), stage+"=begin "+analyzer, "TOKEN=s3cret")
@@ -50,7 +52,8 @@ func TestAProgramCannotReadTheWorkersEnvironment(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v: %s", analyzer, err, out)
 		}
-		if got := strings.Contains(string(out), "s3cret"); got != readable || !readable && !strings.Contains(string(out), "Permission denied") {
+		got, denied := strings.Contains(string(out), "s3cret"), strings.Contains(string(out), "Permission denied")
+		if got != readable || denied == readable {
 			t.Errorf("%s: the program reads it: %v, want %v: %.300q", analyzer, got, readable, out)
 		}
 	}

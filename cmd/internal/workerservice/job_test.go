@@ -10,7 +10,7 @@ import (
 	"google.golang.org/api/option"
 )
 
-func TestAnExecutionGetsTheIDAsAnArgument(t *testing.T) {
+func TestStartJob(t *testing.T) {
 	var got string
 	code := http.StatusOK
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -22,9 +22,7 @@ func TestAnExecutionGetsTheIDAsAnArgument(t *testing.T) {
 	defer api.Close()
 	const job = "projects/p/locations/l/jobs/j"
 	start, err := startJob(t.Context(), job, option.WithEndpoint(api.URL), option.WithHTTPClient(api.Client()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 
 	for id, args := range map[string]string{"x": `["run","x"]`, "--json": `["run","--","--json"]`} {
 		want := `POST /v2/` + job + `:run {"overrides":{"containerOverrides":[{"args":` + args + `}]}}`
@@ -32,12 +30,12 @@ func TestAnExecutionGetsTheIDAsAnArgument(t *testing.T) {
 			t.Errorf("%s: %v, sent %s, want %s", id, err, got, want)
 		}
 	}
-	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", t.TempDir()+"/none")
-	if _, err := startJob(t.Context(), job); err == nil || !strings.HasPrefix(err.Error(), "ANALYZER=job:") {
-		t.Errorf("without credentials: %v; want the variable that needs them", err)
-	}
 	code = http.StatusForbidden
 	if err := start(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "403") {
 		t.Errorf("refused by Google: %v", err)
+	}
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", t.TempDir()+"/none")
+	if _, err := startJob(t.Context(), job); err == nil || !strings.HasPrefix(err.Error(), "ANALYZER=job:") {
+		t.Errorf("without credentials: %v; want the variable that needs them", err)
 	}
 }
