@@ -31,7 +31,7 @@ func TestPages_Tests(t *testing.T) {
 		}
 		for _, name := range testName.FindAllStringSubmatch(read(t, path), -1) {
 			named++
-			sentence := strings.TrimRight(strings.ReplaceAll(name[2], "_", " "), ".,;:)")
+			sentence := strings.TrimRight(strings.ReplaceAll(name[2], "_", " "), ".,;:')")
 			if !strings.Contains(files[name[1]], sentence) || files[name[1]] == "" {
 				t.Errorf("%s: there is no test %s", path, name[0])
 			}
