@@ -66,7 +66,8 @@ func (t terminal) run(args ...string) outcome {
 // done requires that the command is done, and its output has the text.
 func (t terminal) done(text string, args ...string) {
 	t.Helper()
-	if got := t.run(args...); got.code != exitDone || got.err != "" || !strings.Contains(got.out, text) {
+	got := t.run(args...)
+	if want := (outcome{exitDone, got.out, ""}); got != want || !strings.Contains(got.out, text) {
 		t.Errorf("%v: %+v; want %q", args, got, text)
 	}
 }
@@ -74,7 +75,8 @@ func (t terminal) done(text string, args ...string) {
 // refused requires that the command exits 1, and its error has the text.
 func (t terminal) refused(text string, args ...string) {
 	t.Helper()
-	if got := t.run(args...); got.code != exitFailed || got.out != "" || !strings.Contains(got.err, text) {
+	got := t.run(args...)
+	if want := (outcome{exitFailed, "", got.err}); got != want || !strings.Contains(got.err, text) {
 		t.Errorf("%v: %+v; want it refused with %q", args, got, text)
 	}
 }

@@ -57,7 +57,8 @@ func TestOperatorManager(t *testing.T) { // O1, O2, O7
 			{}, {"--json"}, {"assing"}, {"assign", "--force"},
 			{"assign", "kana", "dia"}, {"release", "kana"}, {"assign", ""},
 		} {
-			if got := x.run(args...); got.code != exitUsage || got.out != "" || strings.Count(got.err, "\n") != 1 {
+			got := x.run(args...)
+			if want := (outcome{exitUsage, "", got.err}); got != want || strings.Count(got.err, "\n") != 1 {
 				t.Errorf("%q: %+v", args, got)
 			}
 		}

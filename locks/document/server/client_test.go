@@ -82,7 +82,7 @@ func (s *socket) next() (m received) {
 func (s *socket) want(kind, reason string) received {
 	s.t.Helper()
 	m := s.next()
-	if m.Type != kind || m.Reason != reason || m.Room != "room" {
+	if got := [3]string{m.Type, m.Reason, m.Room}; got != [3]string{kind, reason, "room"} {
 		s.t.Errorf("got %s, want %s, %s", m.raw, kind, reason)
 	}
 	if locked := kind == "DocumentLocked"; locked != (m.Holder != nil) || locked != (m.Expires != nil) {
