@@ -64,6 +64,7 @@ func TestLock_Methods(t *testing.T) {
 	exactly(mine, http.MethodGet, nobodys)
 	exactly(mine, http.MethodDelete, `{"success":true,"released":false,"message":"ロックは既に解放されています。"}`)
 
+	mine.want(http.StatusNotFound, notFound, http.MethodPut, lockPath)
 	got := mine.take()
 	if d := got.ExpiresAt.Sub(got.LockedAt); d != 30*time.Second {
 		t.Errorf("it lives for %v, want 30s", d)
@@ -96,24 +97,6 @@ func TestLock_Methods(t *testing.T) {
 	exactly(mine, http.MethodDelete, `{"success":true,"released":true,"message":"ロックを解放しました"}`)
 	mine.want(http.StatusOK, freeNow, http.MethodDelete, lockPath)
 	exactly(mine, http.MethodGet, nobodys)
-}
-
-func TestLock_Expiry(t *testing.T) { // R8
-	synctest.Test(t, func(t *testing.T) {
-		h := memory(t, cookies(t))
-		cookie := begun(t, h)
-		want := func(status int, text, method string) {
-			t.Helper()
-			if s, got, _ := visit(t, h, method, lockPath, cookie); s != status || !strings.Contains(got, text) {
-				t.Errorf("%s: got %d %s, want %d %s", method, s, got, status, text)
-			}
-		}
-		want(http.StatusNotFound, notFound, http.MethodPut)
-		want(http.StatusOK, "", http.MethodPost)
-		time.Sleep(30 * time.Second)
-		want(http.StatusNotFound, notFound, http.MethodPut)
-		want(http.StatusOK, free, http.MethodGet)
-	})
 }
 
 func TestLock_Confirm(t *testing.T) {

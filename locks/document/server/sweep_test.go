@@ -7,26 +7,23 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"taskguard/internal/taskauth"
-	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/locks/document"
 	"taskguard/locks/document/server"
 )
 
 func TestSweep(t *testing.T) {
-	t.Run("a request deletes expired locks, and so does the ticker", func(t *testing.T) {
+	t.Run("a request deletes expired locks", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			rooms, log := newRooms(t), &emulatortest.Log{}
+			rooms := newRooms(t)
 			locks := must(document.New(rooms, 0))(t)
 			kept := func(room string) bool { return must(rooms.Load(t.Context(), room, lease.OnlyLease))(t).Exists }
-			o := server.Options{Finder: rooms, Log: slog.New(slog.NewTextHandler(log, nil))}
-			h := server.NewServer(t.Context(), locks, nil, cookies(t), o)
+			h := server.NewServer(t.Context(), locks, nil, cookies(t), server.Options{Finder: rooms})
 			for i := range 3 {
 				must(locks.Acquire(t.Context(), fmt.Sprint(i), "session/1"))(t)
 			}
@@ -40,16 +37,6 @@ func TestSweep(t *testing.T) {
 			if kept("0") || !kept("live") {
 				t.Errorf("the expired one is kept: %v, the live one: %v", kept("0"), kept("live"))
 			}
-
-			ctx, cancel := context.WithCancel(t.Context())
-			var sweeping sync.WaitGroup
-			sweeping.Go(func() { h.SweepEvery(ctx, time.Minute) })
-			time.Sleep(61 * time.Second)
-			if n := strings.Count(log.String(), "expired locks swept"); kept("live") || n != 2 {
-				t.Errorf("it is kept: %v; %d lines in the log: %s", kept("live"), n, log)
-			}
-			cancel()
-			sweeping.Wait()
 		})
 	})
 
