@@ -11,11 +11,11 @@ import (
 	"taskguard/internal/testing/examplestest"
 )
 
-func TestAnalyzersInNodeSpeakTheProtocol(t *testing.T) {
+func TestNodeAnalyzers(t *testing.T) {
 	nodeTest(t, ".", os.Environ(), "testdata/analyzer.test.mjs")
 }
 
-func TestAProgramAndAServiceAreKilledAndContinue(t *testing.T) {
+func TestNodeAnalyzers_Killed(t *testing.T) {
 	dir := installed(t)
 	local := func(t *testing.T, analyzer string, variables ...string) {
 		env := examplestest.Start(t, "local", "ANALYZER="+analyzer, "ANALYZER_OUTPUT=json", "LOCK_TTL=3s")
@@ -36,7 +36,7 @@ func TestAProgramAndAServiceAreKilledAndContinue(t *testing.T) {
 	})
 }
 
-func TestSubmitInNodeIsSubmitInGo(t *testing.T) {
+func TestNodeSubmit(t *testing.T) {
 	env := append(examplestest.Start(t, "emulator"), "TASKGUARD="+examplestest.Build(t, "taskguard/cmd/taskguard"),
 		"TASK_TARGET_URL=https://worker.example/base/", "TASK_CALLER=a@b.example")
 	nodeTest(t, installed(t), env, "testdata/submit.test.mjs")

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 
 // The functions in Node and in Go answer alike and leave the same documents, whatever the documents are,
 // whatever the clock of Node's machine is, and whether a reply is lost or only a transaction succeeds.
-func TestNodeDecidesAndWritesAsGoDoes(t *testing.T) {
+func TestNodeLock_AsGo(t *testing.T) {
 	clocks := map[string]time.Duration{"none": time.Hour, "lost": -time.Hour, "contended": -8 * time.Second}
 	for fault, ahead := range clocks {
 		t.Run(fault, func(t *testing.T) { compareAll(t, emulatortest.Embedded(t), fault, ahead) })
@@ -41,10 +41,10 @@ func compareAll(t *testing.T, b *emulatortest.Backend, fault string, ahead time.
 	inGo, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t)...)
 	check(t, err)
 	t.Cleanup(func() { _ = inGo.Close() })
-	p := &pair{t: t, b: b, inNode: startCaller(t, b, ahead, "FAULT="+fault), inGo: inGo, began: time.Now()}
+	p := &pair{t: t, b: b, inNode: startCaller(t, b, ahead, "FAULT="+fault), inGo: inGo}
 
 	acquired := 0
-	for name, fields := range documents(p.began) {
+	for name, fields := range documents(time.Now()) {
 		if p.acquire(name, fields) {
 			acquired++
 			p.release(name)
@@ -62,7 +62,7 @@ type pair struct {
 	b      *emulatortest.Backend
 	inNode *caller
 	inGo   *repo.Analyses
-	began  time.Time
+	began  time.Time // when the calls on the present document began
 }
 
 func (p *pair) compare(step string, inNode, inGo any) {
@@ -76,6 +76,7 @@ func (p *pair) compare(step string, inNode, inGo any) {
 // acquire reports whether the lock on such a document was acquired.
 func (p *pair) acquire(name string, fields map[string]any) bool {
 	p.t.Helper()
+	p.began = time.Now()
 	p.b.Put(p.t, "node", fields)
 	p.b.Put(p.t, "go", fields)
 	got := p.inNode.acquire("node", "w/2/y")
@@ -83,10 +84,13 @@ func (p *pair) acquire(name string, fields map[string]any) bool {
 
 	decided := answer{Acquired: got.Acquired, Reason: got.Reason, Error: got.Error}
 	p.compare(name+": acquire", decided, answerOf(want, err))
-	if got.Acquired && (got.Token != want.Grant.Token || got.Attempt != want.Attempt) {
+	if !got.Acquired {
+		return false
+	}
+	if got.Token != want.Grant.Token || got.Attempt != want.Attempt {
 		p.t.Errorf("%s: Node answers %+v, Go %+v", name, got, want)
 	}
-	return got.Acquired
+	return true
 }
 
 // release refreshes and releases the lock.
@@ -167,7 +171,7 @@ func stripped(v any, began time.Time) any {
 	return v
 }
 
-func TestOfManyOwnersAtOnceOneAcquires(t *testing.T) {
+func TestNodeLock_ManyOwners(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	node := startCaller(t, b, 0)
 	owners := make([]string, 20)
@@ -186,28 +190,29 @@ func TestOfManyOwnersAtOnceOneAcquires(t *testing.T) {
 	}
 }
 
-func TestOnlyTheOwnerRefreshesAndReleases(t *testing.T) {
+func TestNodeLock_Owner(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	node := startCaller(t, b, 8*time.Second)
 	b.Put(t, "a", map[string]any{"status": "QUEUED"})
 	first := node.acquire("a", "one")
 	second := node.acquire("a", "two")
-	if !first.Acquired || second.Reason != "locked" || second.ExpiresAt != first.ExpiresAt {
+	if second.Reason != "locked" || second.ExpiresAt != first.ExpiresAt {
 		t.Errorf("%+v, then %+v; want the second locked until the first's expiry", first, second)
 	}
 
 	before := b.Fields(t, "a")
 	refreshed, released := node.refresh("a", "two"), node.release("a", "two")
 	finished := node.finish("a", "two", map[string]any{"result": 1})
-	if refreshed.Error != "lost" || finished.Error != "lost" || len(released.Warnings) > 0 {
-		t.Errorf("another owner: %+v, %+v, %+v", refreshed, released, finished)
+	if got := refreshed.Error + " " + finished.Error; got != "lost lost" || len(released.Warnings) > 0 {
+		t.Errorf("another owner: %s, %v", got, released.Warnings)
 	}
 	if after := b.Fields(t, "a"); !reflect.DeepEqual(after, before) {
 		t.Errorf("another owner changes %v to %v", before, after)
 	}
-	a, r, f := node.acquire("missing", "one"), node.release("missing", "one"), node.refresh("missing", "one")
-	if a.Error != "not_found" || f.Error != "not_found" || len(r.Warnings) > 0 {
-		t.Errorf("a missing document: %+v, %+v, %+v", a, f, r)
+	acquired := node.acquire("none", "one")
+	refreshed, released = node.refresh("none", "one"), node.release("none", "one")
+	if got := acquired.Error + " " + refreshed.Error; got != "not_found not_found" || len(released.Warnings) > 0 {
+		t.Errorf("a missing document: %s, %v", got, released.Warnings)
 	}
 	b.Merge(t, "a", map[string]any{"lockToken": "x"})
 	if r := node.release("a", "one"); r.Error != "" || len(r.Warnings) != 1 {
@@ -223,7 +228,7 @@ func TestOnlyTheOwnerRefreshesAndReleases(t *testing.T) {
 
 // A run that has written READY or FAILED has finished the analysis: its release records that, and keeps the
 // status.
-func TestAReleaseRecordsTheFinishOfItsRun(t *testing.T) {
+func TestNodeLock_Release(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	node := startCaller(t, b, 0)
 	for status, outcome := range map[string]string{"READY": "ready", "FAILED": "failed"} {
@@ -231,8 +236,11 @@ func TestAReleaseRecordsTheFinishOfItsRun(t *testing.T) {
 		got := node.acquire("a", "one")
 		b.Merge(t, "a", map[string]any{"status": status, "nextAttemptAt": "x"})
 		refreshed, released := node.refresh("a", "one"), node.release("a", "one")
-		if !got.Acquired || refreshed.Error != "lost" || len(released.Warnings) > 0 {
-			t.Errorf("%+v, %+v, %+v", got, refreshed, released)
+		if !got.Acquired {
+			t.Fatalf("%+v", got)
+		}
+		if refreshed.Error != "lost" || len(released.Warnings) > 0 {
+			t.Errorf("%+v, %+v", refreshed, released)
 		}
 
 		doc := b.Fields(t, "a")
@@ -246,30 +254,36 @@ func TestAReleaseRecordsTheFinishOfItsRun(t *testing.T) {
 			want["checkpoint"], want["progress"] = int64(1), int64(1)
 		}
 		entry, _ := history[0].(map[string]any)
-		if !reflect.DeepEqual(doc, want) || entry["outcome"] != outcome || entry["endedAt"] != doc["updatedAt"] {
-			t.Errorf("the document is %v with %v, want %v with the outcome %s", doc, entry, want, outcome)
+		if !reflect.DeepEqual(doc, want) {
+			t.Errorf("the document is %v, want %v", doc, want)
+		}
+		if entry["outcome"] != outcome || entry["endedAt"] != doc["updatedAt"] {
+			t.Errorf("the history has %v, want the outcome %s", entry, outcome)
 		}
 	}
 }
 
 // A client with useBigInt reads integers as BigInts. With keepFinished, tokens begin at the time of the
 // document's creation in microseconds.
-func TestBigIntsAndDocumentsThatExpire(t *testing.T) {
+func TestNodeLock_BigInts(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	node := startCaller(t, b, 0, `SETTINGS={"useBigInt":true}`, "FAULT=lost")
 	entry := map[string]any{"attempt": 3, "token": 41, "owner": "w/1/x"}
 	b.Put(t, "a", map[string]any{"attempts": 3, "lockToken": 41, "history": []any{entry}})
 	got := node.acquire("a", "one")
 	history, _ := b.Fields(t, "a")["history"].([]any)
-	if !got.Acquired || got.Token != 42 || got.Attempt != 4 || len(history) != 2 {
-		t.Errorf("%+v with %v, want the attempt 4 with the token 42", got, history)
+	if got.Token != 42 || got.Attempt != 4 {
+		t.Errorf("%+v, want the attempt 4 with the token 42", got)
+	}
+	if len(history) != 2 {
+		t.Errorf("the history is %v, want two attempts", history)
 	}
 
 	began := time.Now().UnixMicro()
 	b.Put(t, "b", map[string]any{"status": "QUEUED"})
 	keeping := map[string]any{"keepFinished": true}
 	got = node.call(call{Name: "acquireAnalysisLock", Args: []any{"b", "one"}, Options: keeping})
-	if !got.Acquired || got.Token < began || got.Token > time.Now().UnixMicro() {
+	if got.Token < began || got.Token > time.Now().UnixMicro() {
 		t.Errorf("%+v, want a token since %d", got, began)
 	}
 }
@@ -277,7 +291,7 @@ func TestBigIntsAndDocumentsThatExpire(t *testing.T) {
 // js is an argument that JSON cannot have: the value of an expression.
 func js(expression string) map[string]string { return map[string]string{"$": expression} }
 
-func TestAnOutcomeIsAResultOrAnErrorOrElseNothingIsWritten(t *testing.T) {
+func TestNodeLock_Outcome(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	node := startCaller(t, b, 0)
 	b.Put(t, "a", map[string]any{"status": "QUEUED"})
@@ -312,12 +326,13 @@ func TestAnOutcomeIsAResultOrAnErrorOrElseNothingIsWritten(t *testing.T) {
 }
 
 // A retry would meet the same refusal.
-func TestAResultThatCannotBeStoredFailsTheAnalysis(t *testing.T) {
+func TestNodeLock_InvalidResult(t *testing.T) {
 	for _, fault := range []string{"none", "lost"} {
 		b := emulatortest.Embedded(t)
 		node := startCaller(t, b, 0, "FAULT="+fault)
 		for _, result := range []string{
-			"'x'.repeat(2 ** 20)", "'x'.repeat(12 * 2 ** 20)", "[[1]]", "() => 1", "({a: [Symbol()]})", "({a: undefined})",
+			"'x'.repeat(2 ** 20)", "'x'.repeat(12 * 2 ** 20)", "[[1]]", "() => 1",
+			"({a: [Symbol()]})", "({a: undefined})",
 			"new (class X {})()", "({'': 1})",
 			"Array.from({length: 25}).reduce((inner) => ({a: inner}), 1)",
 		} {
@@ -326,14 +341,15 @@ func TestAResultThatCannotBeStoredFailsTheAnalysis(t *testing.T) {
 			got := node.finish("a", "one", js("{result: "+result+"}"))
 			doc := b.Fields(t, "a")
 			failed, _ := doc["error"].(map[string]any)
-			if got.Status != "FAILED" || doc["status"] != "FAILED" || failed["code"] != "result_invalid" {
-				t.Errorf("%s: %+v leaves %v with %v, want FAILED with result_invalid", result, got, doc["status"], failed)
+			left := fmt.Sprint(got.Status, " ", doc["status"], " ", failed["code"])
+			if want := "FAILED FAILED result_invalid"; left != want {
+				t.Errorf("%s: %s, want %s", result, left, want)
 			}
 		}
 	}
 }
 
-func TestImpossibleOptionsAreRefused(t *testing.T) {
+func TestNodeLock_Options(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	node := startCaller(t, b, 0)
 	b.Put(t, "a", map[string]any{"status": "QUEUED"})
@@ -347,7 +363,7 @@ func TestImpossibleOptionsAreRefused(t *testing.T) {
 }
 
 // The next token would be one that JavaScript cannot tell from others.
-func TestTheLastSafeTokenIsMalformed(t *testing.T) {
+func TestNodeLock_LastToken(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	node := startCaller(t, b, 0)
 	for token, want := range map[int64]string{1<<53 - 2: "", 1<<53 - 1: "malformed"} {
@@ -358,7 +374,7 @@ func TestTheLastSafeTokenIsMalformed(t *testing.T) {
 	}
 }
 
-func TestCodeOfTheOriginalDesignCompiles(t *testing.T) {
+func TestNodeLock_Types(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := directory(t, paths[1], "seed.mts", "types.mts")
 	modules := examplestest.Modules(t, paths[1], "../../locks/document/server/web/testdata")

@@ -18,7 +18,7 @@ func python(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-func TestThePackagesOwnTestsPass(t *testing.T) {
+func TestPythonPackage(t *testing.T) {
 	if out, err := python(t, "-m", "unittest", "discover", "-s", "tests").CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -46,7 +46,8 @@ func TestSubmit(t *testing.T) {
 	check("an array in an array", "y", "[[1]]", "an array cannot hold an array or a vector directly", rest)
 	check("no id of a document", "a/b", "1", "ValueError: 'a/b' cannot be the id of a document", rest)
 
-	command := exec.CommandContext(t.Context(), examplestest.Build(t, "taskguard/cmd/taskguard"), "submit", "--id", "by-go", "--input", input)
+	program := examplestest.Build(t, "taskguard/cmd/taskguard")
+	command := exec.CommandContext(t.Context(), program, "submit", "--id", "by-go", "--input", input)
 	command.Env = env
 	if out, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

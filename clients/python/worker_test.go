@@ -25,7 +25,8 @@ func submit(t *testing.T, env []string, id, input string) string {
 
 func submitWith(t *testing.T, first string, env []string, id, input string) string {
 	t.Helper()
-	script := "import json, sys; " + first + "\nimport taskguard; print(taskguard.submit(sys.argv[1], json.loads(sys.argv[2])))"
+	script := "import json, sys; " + first + "\nimport taskguard\n" +
+		"print(taskguard.submit(sys.argv[1], json.loads(sys.argv[2])))"
 	cmd := python(t, "-c", script, id, input)
 	cmd.Env = append(cmd.Env, env...)
 	out, _ := cmd.CombinedOutput() // of an error it ends with the exception
@@ -69,7 +70,7 @@ func finished(t *testing.T, c *firestore.Client, id string) map[string]any {
 
 // A program whose worker is killed continues after its checkpoint, and charges once, also if the kill comes
 // between the charge and its record.
-func TestAProgramWhoseWorkerIsKilledContinuesAndChargesOnce(t *testing.T) {
+func TestProgram_Killed(t *testing.T) {
 	path := examplestest.Find(t, "PYTHON", "python3")[0]
 	package_, err := filepath.Abs(".")
 	if err != nil {
@@ -89,8 +90,8 @@ func TestAProgramWhoseWorkerIsKilledContinuesAndChargesOnce(t *testing.T) {
 	} {
 		ledger := filepath.Join(t.TempDir(), "ledger")
 		input, _ := json.Marshal(map[string]any{"pages": tc.pages, "ledger": ledger})
-		if got, want := submit(t, rest, id, string(input)), "Submission(created=True, enqueued=True, status='QUEUED')"; got != want {
-			t.Fatalf("%s: %s, want %s", id, got, want)
+		if got := submit(t, rest, id, string(input)); !strings.Contains(got, "enqueued=True") {
+			t.Fatalf("%s: %s", id, got)
 		}
 		fields := finished(t, client(t, env), id)
 		want := map[string]any{"words": tc.words, "bill": map[string]any{"charged": tc.words}}
@@ -116,7 +117,7 @@ func outcomes(fields map[string]any) (all []string) {
 }
 
 // An endpoint that asks for a side effect is called again in the same attempt, with its checkpoint.
-func TestAnEndpointActsInItsSecondCall(t *testing.T) {
+func TestEndpoint_SideEffect(t *testing.T) {
 	service := python(t, "examples/service.py", "0")
 	out, err := service.StdoutPipe()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // A shell's commands share its operator; it is free once the shell has ended.
-func TestWithoutATerminalsNameTheShellIsTheSession(t *testing.T) { // O4, O9
+func TestOperatorSession_Shell(t *testing.T) { // O4, O9
 	x := open(t, newState(t), "")
 	delete(x.env, "TERM_SESSION_ID")
 	exe := must(os.Executable())(t)
@@ -21,17 +21,15 @@ func TestWithoutATerminalsNameTheShellIsTheSession(t *testing.T) { // O4, O9
 	stdin := must(shell.StdinPipe())(t)
 	out, err := shell.StdoutPipe()
 	check(t, errors.Join(err, shell.Start()))
-	for scan := bufio.NewScanner(out); scan.Scan() && !strings.HasPrefix(scan.Text(), "現在のオペレータ: かな"); {
+	for scan := bufio.NewScanner(out); scan.Scan() && !strings.Contains(scan.Text(), ": かな"); {
 	}
 	other := open(t, x.flags[3], "other")
-	other.refuses("エラー: かなは他のセッションで使用中です", "assign", "kana")
-	if err := errors.Join(shell.Process.Kill(), stdin.Close()); err != nil {
-		t.Error(err)
-	}
+	other.refused("かな", "assign", "kana")
+	check(t, errors.Join(shell.Process.Kill(), stdin.Close()))
 	if err := shell.Wait(); err == nil {
 		t.Error("the shell ended by itself")
 	}
-	other.prints("かなを割り当てました", "assign", "kana")
+	other.done("かな", "assign", "kana")
 }
 
 func TestEightProcessesGetSixOperators(t *testing.T) { // O1
@@ -54,21 +52,23 @@ func TestEightProcessesGetSixOperators(t *testing.T) { // O1
 		})
 	}
 	wg.Wait()
-	if codes[0] != 6 || codes[1] != 2 || len(got) != 7 {
-		t.Errorf("exit codes %v, output %v", codes, got)
+	if codes[exitDone] != 6 || codes[exitFailed] != 2 {
+		t.Errorf("exit codes %v", codes)
+	}
+	if len(got) != 7 { // six names, and nothing
+		t.Errorf("output %v", got)
 	}
 	other := open(t, state, "other")
-	other.prints("利用可能なオペレータはありません", "available")
-	other.refuses("エラー: 利用可能なオペレータがありません", "assign")
+	other.done("ありません", "available")
+	other.refused("", "assign")
 }
 
-func TestALiveProcessOfAnotherUserIsDetected(t *testing.T) { // O9
-	if !alive(os.Getpid()) || !alive(1) {
-		t.Error("what lives is dead")
-	}
+func TestAlive(t *testing.T) { // O9
 	gone := exec.Command("true")
 	check(t, gone.Run())
-	if alive(gone.Process.Pid) {
-		t.Error("what is dead lives")
+	for pid, want := range map[int]bool{os.Getpid(): true, 1: true, gone.Process.Pid: false} { // 1: another user's
+		if alive(pid) != want {
+			t.Errorf("alive(%d) = %v", pid, !want)
+		}
 	}
 }

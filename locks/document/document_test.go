@@ -17,10 +17,13 @@ import (
 // cases are behaviours of a room "r", each on stores of its own, whose clocks differ from
 // this machine's, and in virtual time. The TTL is 30 s.
 var cases = map[string]func(t *testing.T, s *store, l *Locks){
-	"AFreeRoomIsLockedFor30s": func(t *testing.T, s *store, l *Locks) { // D1
+	"a free room is locked for 30 s": func(t *testing.T, s *store, l *Locks) { // D1
 		got := acquire(t, l, "r", "s/1")
-		if lived := got.Lock.ExpiresAt.Sub(got.Lock.LockedAt); lived != 30*time.Second || !got.Locked || got.Lock.Holder == "" {
-			t.Errorf("%+v lives %v, want 30 s and a holder", got, lived)
+		if lived := got.Lock.ExpiresAt.Sub(got.Lock.LockedAt); lived != 30*time.Second {
+			t.Errorf("%+v lives %v, want 30 s", got, lived)
+		}
+		if !got.Locked || got.Lock.Holder == "" {
+			t.Errorf("%+v, want a holder", got)
 		}
 		if until := time.Until(got.Until); until <= 26*time.Second || until > 27*time.Second {
 			t.Errorf("can be relied on for %v, want the margin of a tenth less", until)
@@ -29,44 +32,44 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("record %+v, want %+v", r.lock, got.Lock)
 		}
 	},
-	"ARefusalShowsSinceWhenTheRoomIsHeld": func(t *testing.T, s *store, l *Locks) { // C: 409
+	"a refusal shows since when the room is held": func(t *testing.T, s *store, l *Locks) { // C: 409
 		first := acquire(t, l, "r", "s/1")
 		time.Sleep(29 * time.Second)
-		extended, err := l.Renew(t.Context(), "r", "s/1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		extended := renew(t, l, "s/1")
 		before := s.records["r"]
-		_, err = l.Acquire(t.Context(), "r", "s/2")
+		_, err := l.Acquire(t.Context(), "r", "s/2")
 		var held *HeldError
-		if !errors.As(err, &held) || !held.LockedAt.Equal(first.Lock.LockedAt) || !held.ExpiresAt.Equal(extended.Lock.ExpiresAt) {
-			t.Errorf("err = %#v, want held since %v", err, first.Lock.LockedAt)
+		if !errors.As(err, &held) || !errors.As(err, new(*lease.HeldError)) {
+			t.Fatalf("err = %#v, want it held", err)
 		}
-		if inner := (*lease.HeldError)(nil); !errors.As(err, &inner) {
-			t.Errorf("err = %#v is no lease.HeldError", err)
+		if !held.LockedAt.Equal(first.Lock.LockedAt) || !held.ExpiresAt.Equal(extended.Lock.ExpiresAt) {
+			t.Errorf("err = %#v, want held since %v", err, first.Lock.LockedAt)
 		}
 		if s.records["r"] != before {
 			t.Error("the record was touched")
 		}
 	},
-	"AnExpiredLockIsTakenByAnotherOrAgainUnderANewName": func(t *testing.T, _ *store, l *Locks) { // D1
+	"an expired lock is taken by another or again under a new name": func(t *testing.T, _ *store, l *Locks) { // D1
 		last := acquire(t, l, "r", "s/1")
 		for i := range 20 {
 			time.Sleep(30 * time.Second)
 			next := acquire(t, l, "r", fmt.Sprint("s/", i/2%2))
-			if next.Lock.Token <= last.Lock.Token || next.Lock.Holder == last.Lock.Holder || next.Lock.Attempts != 0 {
+			if next.Lock.Token <= last.Lock.Token || next.Lock.Holder == last.Lock.Holder {
 				t.Errorf("%+v after %+v; want a larger token and another holder", next.Lock, last.Lock)
+			}
+			if next.Lock.Attempts != 0 {
+				t.Errorf("%+v counts attempts", next.Lock)
 			}
 			last = next
 		}
 	},
-	"ALockIsTrustedFromTheStartOfTheRequest": func(t *testing.T, s *store, _ *Locks) {
+	"a lock is trusted from the start of the request": func(t *testing.T, s *store, _ *Locks) {
 		slow := leasetest.NewFaulty(s, leasetest.Every(leasetest.Swap, leasetest.SlowReply))
 		if got := acquire(t, on(t, slow), "r", "s/1"); time.Until(got.Until) > 25*time.Second {
 			t.Errorf("can be relied on for %v, want a second less for the reply", time.Until(got.Until))
 		}
 	},
-	"BothCommitsOfAnAcquisitionHaveEightSecondsTogether": func(t *testing.T, s *store, _ *Locks) {
+	"both commits of an acquisition have 8 s together": func(t *testing.T, s *store, _ *Locks) {
 		slow := leasetest.NewFaulty(s, leasetest.On(leasetest.Swap, leasetest.SlowReply, leasetest.Unavailable))
 		slow.Delay = 6 * time.Second
 		began := time.Now()
@@ -75,13 +78,11 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("%v after %v", err, took)
 		}
 	},
-	"AHeartbeatReplacesTheExpiryAndDoesNotAddToIt": func(t *testing.T, _ *store, l *Locks) { // D2; C: the owner's POST is one
+	"a heartbeat replaces the expiry and does not add to it": func(t *testing.T, _ *store, l *Locks) { // D2
 		want := acquire(t, l, "r", "s/1").Lock
 		for range 3 {
 			time.Sleep(time.Second)
-			if _, err := l.Renew(t.Context(), "r", "s/1"); err != nil {
-				t.Fatal(err)
-			}
+			renew(t, l, "s/1")
 		}
 		time.Sleep(time.Second)
 		got := acquire(t, l, "r", "s/1").Lock
@@ -90,7 +91,7 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("%+v, want %+v", got, want)
 		}
 	},
-	"AHeartbeatOfAnExpiredLockFindsNone": func(t *testing.T, s *store, l *Locks) { // D2: 404; R7, R8
+	"a heartbeat of an expired lock finds none": func(t *testing.T, s *store, l *Locks) { // D2: 404; R7, R8
 		if _, err := l.Renew(t.Context(), "r", "s/1"); !errors.Is(err, ErrNotLocked) || len(s.records) != 0 {
 			t.Errorf("free: %v, want ErrNotLocked; records %v", err, s.records)
 		}
@@ -99,21 +100,24 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 		if _, err := l.Renew(t.Context(), "r", "s/1"); !errors.Is(err, ErrNotLocked) {
 			t.Errorf("expired: %v, want ErrNotLocked", err)
 		}
-		if freed, err := l.Release(t.Context(), "r", "s/1"); err != nil || freed {
-			t.Errorf("release: %v, %v; want false and no error", freed, err)
+		if release(t, l, "s/1") {
+			t.Error("released what has expired")
 		}
 	},
-	"AReleaseByAnotherLeavesTheLock": func(t *testing.T, s *store, l *Locks) { // C: 403
+	"a release by another leaves the lock": func(t *testing.T, s *store, l *Locks) { // C: 403
 		acquire(t, l, "r", "s/1")
 		before := s.records["r"]
-		if freed, err := l.Release(t.Context(), "r", "s/2"); !errors.Is(err, ErrNotYours) || freed || s.records["r"] != before {
-			t.Errorf("%v, %v; record %+v", freed, err, s.records["r"])
+		if freed, err := l.Release(t.Context(), "r", "s/2"); !errors.Is(err, ErrNotYours) || freed {
+			t.Errorf("%v, %v, want ErrNotYours", freed, err)
+		}
+		if s.records["r"] != before {
+			t.Errorf("record %+v", s.records["r"])
 		}
 		if _, err := l.Renew(t.Context(), "r", "s/2"); !errors.Is(err, ErrNotYours) {
 			t.Errorf("extend: %v, want ErrNotYours", err)
 		}
 	},
-	"AReleaseWhoseReplyIsLostIsDoneAlsoIfAnotherAcquiresNext": func(t *testing.T, s *store, l *Locks) {
+	"a release whose reply is lost is done also if another acquires next": func(t *testing.T, s *store, l *Locks) {
 		acquire(t, l, "r", "s/1")
 		lost := leasetest.NewFaulty(s, func(c leasetest.Call) leasetest.Fault {
 			if c.Op == leasetest.Load && c.N == 2 {
@@ -121,11 +125,11 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			}
 			return leasetest.On(leasetest.Swap, leasetest.ReplyLost)(c)
 		})
-		if freed, err := on(t, lost).Release(t.Context(), "r", "s/1"); err != nil || !freed || lost.Calls(leasetest.Load) != 2 {
-			t.Errorf("%v, %v", freed, err)
+		if !release(t, on(t, lost), "s/1") || lost.Calls(leasetest.Load) != 2 {
+			t.Errorf("not released, after %d readings", lost.Calls(leasetest.Load))
 		}
 	},
-	"ALockOfAnotherWithTheSameExpiryIsNotTakenForOnesOwn": func(t *testing.T, s *store, l *Locks) {
+	"a lock of another with the same expiry is not one's own": func(t *testing.T, s *store, l *Locks) {
 		lost := leasetest.NewFaulty(s, func(c leasetest.Call) leasetest.Fault {
 			if c.Op == leasetest.Swap && c.N == 2 {
 				acquire(t, l, "r", "s/2")
@@ -136,28 +140,32 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("%+v, %v; want held", got, err)
 		}
 	},
-	"GetShowsWhetherTheRoomIsLockedAndByTheOwner": func(t *testing.T, _ *store, l *Locks) { // C: GET
+	"get shows whether the room is locked and by the owner": func(t *testing.T, _ *store, l *Locks) { // C: GET
 		acquire(t, l, "r", "s/1")
 		for owner, mine := range map[string]bool{"s/1": true, "s/2": false, "": false} {
-			got, err := l.Get(t.Context(), "r", owner)
-			if err != nil || !got.Locked || got.Mine != mine || got.Lock.LockedAt.IsZero() || got.Until.IsZero() == mine {
-				t.Errorf("as %q: %+v, %v", owner, got, err)
+			got := get(t, l, owner)
+			if !got.Locked || got.Mine != mine {
+				t.Errorf("as %q: %+v", owner, got)
+			}
+			if got.Lock.LockedAt.IsZero() || got.Until.IsZero() == mine {
+				t.Errorf("as %q: since %v, until %v", owner, got.Lock.LockedAt, got.Until)
 			}
 		}
 		time.Sleep(30 * time.Second)
-		if got, err := l.Get(t.Context(), "r", "s/1"); err != nil || got.Locked || got.Mine || got.Lock != (Lock{}) {
-			t.Errorf("expired: %+v, %v", got, err)
+		if got := get(t, l, "s/1"); got != (State{Lock: Lock{}}) {
+			t.Errorf("expired: %+v", got)
 		}
 	},
-	"ASaveIsConfirmedOnlyForTheHolderUnderItsToken": func(t *testing.T, s *store, l *Locks) { // X: saving unchecked
+	"a save is confirmed only for the holder under its token": func(t *testing.T, s *store, l *Locks) { // X
 		if _, err := l.Confirm(t.Context(), "r", "s/1", 1); !errors.Is(err, ErrNotLocked) {
 			t.Errorf("free: %v, want ErrNotLocked", err)
 		}
 		token := acquire(t, l, "r", "s/1").Lock.Token
 		time.Sleep(20 * time.Second)
 		got, err := l.Confirm(t.Context(), "r", "s/1", token)
-		if left := time.Until(got.Until); err != nil || left <= 6*time.Second || left > 7*time.Second {
-			t.Errorf("%v, for %v; want the remaining 10 s less 3", err, left)
+		check(t, err)
+		if left := time.Until(got.Until); left <= 6*time.Second || left > 7*time.Second {
+			t.Errorf("for %v; want the remaining 10 s less 3", left)
 		}
 		for owner, token := range map[string]int64{"s/1": token - 1, "s/2": token} {
 			if _, err := l.Confirm(t.Context(), "r", owner, token); !errors.Is(err, ErrNotYours) {
@@ -175,13 +183,13 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("get: %v, confirm: %v; want the store's refusal", gotten, confirmed)
 		}
 	},
-	"AnOperatorUnlocksAnyHolder": func(t *testing.T, s *store, l *Locks) {
-		if broken, err := l.Unlock(t.Context(), "r"); err != nil || broken {
-			t.Errorf("free: %v, %v", broken, err)
+	"an operator unlocks any holder": func(t *testing.T, s *store, l *Locks) {
+		if unlock(t, l) {
+			t.Error("unlocked a free room")
 		}
 		token := acquire(t, l, "r", "s/1").Lock.Token
-		if broken, err := l.Unlock(t.Context(), "r"); err != nil || !broken || !s.records["r"].lock.Unlocked {
-			t.Errorf("%v, %v; record %+v", broken, err, s.records["r"])
+		if !unlock(t, l) || !s.records["r"].lock.Unlocked {
+			t.Errorf("record %+v", s.records["r"])
 		}
 		if _, err := l.Confirm(t.Context(), "r", "s/1", token); !errors.Is(err, ErrNotLocked) {
 			t.Errorf("its holder: %v, want ErrNotLocked", err)
@@ -191,21 +199,15 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 			t.Errorf("the next is %+v; want a token over %d", next.Lock, token)
 		}
 	},
-	"TheRecordOfAnUnlockIsSweptLater": func(t *testing.T, s *store, l *Locks) {
+	"the record of an unlock is swept later": func(t *testing.T, s *store, l *Locks) {
 		acquire(t, l, "r", "s/1")
-		if _, err := l.Unlock(t.Context(), "r"); err != nil {
-			t.Fatal(err)
-		}
+		unlock(t, l)
 		time.Sleep(unlockedFor) // in which feeds learn the reason
-		if n, err := l.Sweep(t.Context(), s); err != nil || n != 0 || len(s.records) != 1 {
-			t.Errorf("swept %d, %v; records %v", n, err, s.records)
-		}
+		s.wantSwept(t, l, s, 0, 1)
 		time.Sleep(time.Second)
-		if n, err := l.Sweep(t.Context(), s); err != nil || n != 1 || len(s.records) != 0 {
-			t.Errorf("swept %d, %v; records %v", n, err, s.records)
-		}
+		s.wantSwept(t, l, s, 1, 0)
 	},
-	"TokensGrowOverDeletion": func(t *testing.T, s *store, l *Locks) { // D4
+	"tokens grow over deletion": func(t *testing.T, s *store, l *Locks) { // D4
 		var last int64
 		for range 100 {
 			got := acquire(t, l, "r", "s/1").Lock.Token
@@ -213,60 +215,52 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 				t.Fatalf("token %d after %d", got, last)
 			}
 			last = got
-			if _, err := l.Release(t.Context(), "r", "s/1"); err != nil || len(s.records) != 0 {
-				t.Fatal(err, s.records)
+			if !release(t, l, "s/1") || len(s.records) != 0 {
+				t.Fatal(s.records)
 			}
 		}
 	},
-	"ATokenAheadOfTheStoresTimeGrows": func(t *testing.T, s *store, l *Locks) {
+	"a token ahead of the store's time grows": func(t *testing.T, s *store, l *Locks) {
 		ahead := s.now().Add(24 * time.Hour).UnixMicro()
 		s.put("r", Lock{Lease: lease.Lease{Owner: "s/0", Token: ahead, ExpiresAt: s.now()}})
 		if got := acquire(t, l, "r", "s/1").Lock.Token; got <= ahead {
 			t.Errorf("token %d after %d", got, ahead)
 		}
 	},
-	"ASweepDeletesExpiredLocksAndNoOthers": func(t *testing.T, s *store, l *Locks) { // D4
+	"a sweep deletes expired locks and no others": func(t *testing.T, s *store, l *Locks) { // D4
 		acquire(t, l, "a", "s/1")
 		acquire(t, l, "b", "s/1")
 		time.Sleep(20 * time.Second)
 		acquire(t, l, "c", "s/1")
 		time.Sleep(10*time.Second + time.Millisecond)
-		if n, err := l.Sweep(t.Context(), s); err != nil || n != 2 || len(s.records) != 1 {
-			t.Errorf("swept %d, %v; left %v", n, err, s.records)
+		s.wantSwept(t, l, s, 2, 1)
+	},
+	"a sweep has many pages also if a room of the first is extended meanwhile": func(t *testing.T, s *store, l *Locks) {
+		s.expire(2*sweepBatch + 1)
+		s.wantSwept(t, l, extending{s, "0"}, 2*sweepBatch, 1)
+	},
+	"a room that cannot be swept does not stop the others": func(t *testing.T, s *store, _ *Locks) {
+		s.expire(200)
+		n, err := on(t, refusing{s, "0"}).Sweep(t.Context(), s)
+		if !errors.Is(err, lease.ErrRefused) || n != 199 {
+			t.Errorf("swept %d, %v", n, err)
 		}
 	},
-	"ASweepHasManyPagesAlsoIfARoomOfTheFirstIsExtendedMeanwhile": func(t *testing.T, s *store, l *Locks) {
-		for i := range 2*sweepBatch + 1 {
-			s.put(fmt.Sprint(i), Lock{Lease: lease.Lease{Owner: "s/1", Token: 1, ExpiresAt: s.now()}})
-		}
-		time.Sleep(time.Millisecond)
-		if n, err := l.Sweep(t.Context(), extending{s, "0"}); err != nil || n != 2*sweepBatch || len(s.records) != 1 {
-			t.Errorf("swept %d, %v; left %d", n, err, len(s.records))
-		}
-	},
-	"ARoomThatCannotBeSweptDoesNotStopTheOthers": func(t *testing.T, s *store, _ *Locks) {
-		for i := range 200 {
-			s.put(fmt.Sprint(i), Lock{Lease: lease.Lease{Owner: "s/1", Token: 1, ExpiresAt: s.now()}})
-		}
-		time.Sleep(time.Millisecond)
-		if n, err := on(t, refusing{s, "0"}).Sweep(t.Context(), s); !errors.Is(err, lease.ErrRefused) || n != 199 || len(s.records) != 1 {
-			t.Errorf("swept %d, %v; left %v", n, err, s.records)
-		}
-	},
-	"ASweepEndsIfAllThatItFindsAreHeld": func(t *testing.T, s *store, l *Locks) {
+	"a sweep ends if all that it finds are held": func(t *testing.T, s *store, l *Locks) {
 		acquire(t, l, "r", "s/1")
 		f := &stale{found: slices.Repeat([]Change{{"r", s.cell("r", time.Now())}}, sweepBatch)}
-		if n, err := l.Sweep(t.Context(), f); err != nil || n != 0 || f.calls != 1 {
-			t.Errorf("swept %d in %d pages, %v", n, f.calls, err)
+		if s.wantSwept(t, l, f, 0, 1); f.calls != 1 {
+			t.Errorf("%d pages", f.calls)
 		}
 		f.calls = 3
 		if _, err := l.Sweep(t.Context(), f); err == nil {
 			t.Error("no error of the finder")
 		}
 	},
-	"ARoomsIDHasAtMost512BytesAndAnOwnerOne": func(t *testing.T, _ *store, l *Locks) {
+	"a room's id has at most 512 bytes and an owner one": func(t *testing.T, _ *store, l *Locks) {
 		acquire(t, l, strings.Repeat("x", MaxRoom), "s/1")
-		if _, err := l.Acquire(t.Context(), strings.Repeat("x", MaxRoom+1), "s/1"); !errors.Is(err, lease.ErrInvalidKey) {
+		_, err := l.Acquire(t.Context(), strings.Repeat("x", MaxRoom+1), "s/1")
+		if !errors.Is(err, lease.ErrInvalidKey) {
 			t.Errorf("err = %v, want ErrInvalidKey", err)
 		}
 		if _, err := l.Acquire(t.Context(), "r", ""); err == nil {
@@ -329,7 +323,7 @@ func TestLocks(t *testing.T) {
 
 // An acquirer reads that there is no record, and another takes and frees the room
 // before its commit arrives: its token must still be larger.
-func TestATokenIsLargerThanThatOfARecordMadeAndDeletedMeanwhile(t *testing.T) {
+func TestLocks_LateToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, quick := open(t)
 		late := leasetest.NewFaulty(s, leasetest.On(leasetest.Swap, leasetest.SlowRequest))
@@ -342,9 +336,7 @@ func TestATokenIsLargerThanThatOfARecordMadeAndDeletedMeanwhile(t *testing.T) {
 		synctest.Wait() // it has read
 		time.Sleep(time.Millisecond)
 		between := acquire(t, quick, "r", "quick")
-		if freed, err := quick.Release(t.Context(), "r", "quick"); err != nil || !freed {
-			t.Fatal(freed, err)
-		}
+		release(t, quick, "quick")
 		<-done
 		if slow.Lock.Token <= between.Lock.Token {
 			t.Errorf("token %d after %d", slow.Lock.Token, between.Lock.Token)
@@ -352,20 +344,18 @@ func TestATokenIsLargerThanThatOfARecordMadeAndDeletedMeanwhile(t *testing.T) {
 	})
 }
 
-func TestTheTTLIsConfiguration(t *testing.T) { // D6
+func TestLocks_TTL(t *testing.T) { // D6
 	synctest.Test(t, func(t *testing.T) {
 		l, err := New(&store{}, 5*time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		got := acquire(t, l, "r", "s/1")
 		if lived := got.Lock.ExpiresAt.Sub(got.Lock.LockedAt); lived != 5*time.Second {
 			t.Errorf("lives %v, want 5 s", lived)
 		}
 		time.Sleep(time.Millisecond) // else the expiry would be one millisecond later, to differ
-		extended, err := l.Renew(t.Context(), "r", "s/1")
-		if lived := extended.Lock.ExpiresAt.Sub(extended.Lock.HeartbeatAt); err != nil || lived != 5*time.Second { // X: another TTL to extend
-			t.Errorf("extended for %v, %v", lived, err)
+		extended := renew(t, l, "s/1").Lock
+		if lived := extended.ExpiresAt.Sub(extended.HeartbeatAt); lived != 5*time.Second { // X: another TTL to extend
+			t.Errorf("extended for %v", lived)
 		}
 	})
 	for _, ttl := range []time.Duration{-time.Second, time.Second - 1} {

@@ -40,7 +40,8 @@ func acquires(ctx context.Context, l *Locks, _ *store) (bool, error) {
 }
 
 func taken(before, after Lock) bool {
-	return after.Owner == "s/1" && after.ExpiresAt.After(before.ExpiresAt) && after.Token > before.Token && after.Holder != before.Holder
+	fresh := after.Token > before.Token && after.Holder != before.Holder
+	return fresh && after.Owner == "s/1" && after.ExpiresAt.After(before.ExpiresAt)
 }
 
 func extended(before, after Lock) bool {
@@ -75,12 +76,15 @@ var operations = map[string]operation{
 
 // Whichever call to the store fails, applied or not, the operation has one outcome
 // and is committed once.
-func TestAFailedCallDoesNotChangeTheOutcome(t *testing.T) {
+func TestLocks_Faults(t *testing.T) {
 	faults := 0
 	for name, op := range operations {
 		for _, on := range []leasetest.Op{leasetest.Load, leasetest.Swap} {
 			for nth := range 2 {
-				for _, f := range []leasetest.Fault{leasetest.RequestLost, leasetest.ReplyLost, leasetest.SlowFailure, leasetest.SlowRequest, leasetest.SlowReply, leasetest.SentTwice, leasetest.Conflict} {
+				for _, f := range []leasetest.Fault{
+					leasetest.RequestLost, leasetest.ReplyLost, leasetest.SlowFailure, leasetest.SlowRequest,
+					leasetest.SlowReply, leasetest.SentTwice, leasetest.Conflict,
+				} {
 					t.Run(fmt.Sprintf("%s/%s %d/%s", name, on, nth+1, f), func(t *testing.T) {
 						synctest.Test(t, func(t *testing.T) { faults += op.run(t, on, nth, f) })
 					})
@@ -104,8 +108,10 @@ func (op operation) run(t *testing.T, kind leasetest.Op, nth int, f leasetest.Fa
 	commits := 0
 	s.seen = func(string, cell) { commits++ }
 	faulty.SetPlan(leasetest.On(kind, append(make([]leasetest.Fault, nth), f)...))
-	if done, err := op.do(t.Context(), l, s); err != nil || !done || commits != op.commits {
-		t.Errorf("done: %v, %v; %d commits, want %d", done, err, commits, op.commits)
+	done, err := op.do(t.Context(), l, s)
+	check(t, err)
+	if !done || commits != op.commits {
+		t.Errorf("done: %v; %d commits, want %d", done, commits, op.commits)
 	}
 	if after := s.records["r"].lock; !op.want(before, after) {
 		t.Errorf("%+v became %+v", before, after)
@@ -121,33 +127,31 @@ func (d delayed) Swap(ctx context.Context, room string, prev cell, next Lock) (c
 	return d.store.Swap(ctx, room, prev, next)
 }
 
-func TestASweepDeletes16RoomsAtOnce(t *testing.T) {
+func TestSweep_Parallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
-		for i := range 257 {
-			s.put(fmt.Sprint("r", i), Lock{Lease: lease.Lease{Owner: "s/1", Token: 1, ExpiresAt: time.Now()}})
-		}
-		time.Sleep(time.Minute)
+		s.expire(257)
 		began := time.Now()
-		swept, err := on(t, delayed{s}).Sweep(t.Context(), s)
-		if took := time.Since(began); swept != 257 || err != nil || took != 17*time.Second {
-			t.Errorf("swept %d in %v, %v; want 257 in 17 s", swept, took, err)
+		s.wantSwept(t, on(t, delayed{s}), s, 257, 0)
+		if took := time.Since(began); took != 17*time.Second {
+			t.Errorf("it took %v, want 17 s: 16 rooms at once", took)
 		}
 	})
 }
 
 // A sweep of many rooms gives up at the first, with a short error.
-func TestASweepOfAnUnavailableStoreGivesUp(t *testing.T) {
+func TestSweep_Unavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
-		for i := range 2*sweepBatch + 1 {
-			s.put(fmt.Sprint("r", i), Lock{Lease: lease.Lease{Owner: "s/1", Token: 1, ExpiresAt: time.Now()}})
-		}
-		time.Sleep(time.Minute)
+		s.expire(2*sweepBatch + 1)
 		began := time.Now()
-		swept, err := on(t, leasetest.NewFaulty(s, leasetest.Always(leasetest.Unavailable))).Sweep(t.Context(), s)
-		if took := time.Since(began); swept != 0 || !errors.Is(err, lease.ErrUnavailable) || took > timeout || len(err.Error()) > 500 {
-			t.Errorf("swept %d in %v: %v", swept, took, err)
+		l := on(t, leasetest.NewFaulty(s, leasetest.Always(leasetest.Unavailable)))
+		swept, err := l.Sweep(t.Context(), s)
+		if took := time.Since(began); swept != 0 || took > timeout {
+			t.Errorf("swept %d in %v", swept, took)
+		}
+		if !errors.Is(err, lease.ErrUnavailable) || len(err.Error()) > 500 {
+			t.Errorf("%v", err)
 		}
 	})
 }

@@ -80,20 +80,15 @@ func want(t *testing.T, sub *Subscription, what string) {
 	got := ""
 	if e := sub.take(); e != nil {
 		got = fmt.Sprint(e.Reason, " ", e.Locked)
-		if e.Locked == (e.Holder == "") || e.Locked == e.ExpiresAt.IsZero() || e.Room != sub.room.id {
-			t.Errorf("event %+v", e)
+		if e.Locked == (e.Holder == "") || e.Locked == e.ExpiresAt.IsZero() {
+			t.Errorf("event %+v; want a holder and an expiry if it is locked", e)
+		}
+		if e.Room != sub.room.id {
+			t.Errorf("event %+v of the room %s", e, sub.room.id)
 		}
 	}
 	if got != what {
 		t.Fatalf("event %q, want %q", got, what)
-	}
-}
-
-// release frees r, which s/1 holds.
-func (n *feedTest) release(t *testing.T) {
-	t.Helper()
-	if freed, err := n.locks.Release(t.Context(), "r", "s/1"); err != nil || !freed {
-		t.Fatal(freed, err)
 	}
 }
 
@@ -121,7 +116,7 @@ func (n *feedTest) watched() (all, open int) {
 
 // eventCases are about which events there are.
 var eventCases = map[string]func(t *testing.T, n *feedTest){
-	"AcquiredAndReleasedAreReportedToEverySubscriber": func(t *testing.T, n *feedTest) { // D1
+	"acquired and released are reported to every subscriber": func(t *testing.T, n *feedTest) { // D1
 		n.start(t)
 		a, b := n.subscribe(t, "r"), n.subscribe(t, "r")
 		for _, sub := range []*Subscription{a, b} {
@@ -131,19 +126,17 @@ var eventCases = map[string]func(t *testing.T, n *feedTest){
 		for _, sub := range []*Subscription{a, b} {
 			want(t, sub, "acquired true")
 		}
-		n.release(t)
+		release(t, n.locks, "s/1")
 		for _, sub := range []*Subscription{a, b} {
 			want(t, sub, "released false")
 			want(t, sub, "")
 		}
 	},
-	"ALockExpires30sAfterItsLastHeartbeatAndIsSweptOnce": func(t *testing.T, n *feedTest) { // D2, D4, D5, D7
+	"a lock expires 30 s after its last heartbeat and is swept once": func(t *testing.T, n *feedTest) { // D2, D4
 		sub := n.startWith(t)
 		for range 10 {
 			time.Sleep(10 * time.Second)
-			if _, err := n.locks.Renew(t.Context(), "r", "s/1"); err != nil {
-				t.Fatal(err)
-			}
+			renew(t, n.locks, "s/1")
 		}
 		disconnected := on(t, leasetest.NewFaulty(n.store, leasetest.Always(leasetest.Unavailable)))
 		if _, err := disconnected.Renew(t.Context(), "r", "s/1"); err == nil { // gives up after 8 s
@@ -157,16 +150,14 @@ var eventCases = map[string]func(t *testing.T, n *feedTest){
 		time.Sleep(time.Millisecond)
 		want(t, sub, "expired false")
 		time.Sleep(time.Second)
-		if swept, err := n.locks.Sweep(t.Context(), n); err != nil || swept != 1 {
-			t.Fatal(swept, err)
-		}
+		n.wantSwept(t, n.locks, n, 1, 0)
 		time.Sleep(time.Hour)
 		want(t, sub, "")
 		if got := n.faulty.Calls(leasetest.Load); got != 2 {
 			t.Errorf("%d readings, want one at the expiry", got)
 		}
 	},
-	"RoomsThatExpireTogetherAreReadOnceEach": func(t *testing.T, n *feedTest) {
+	"rooms that expire together are read once each": func(t *testing.T, n *feedTest) {
 		n.start(t)
 		n.subscribe(t, "other")
 		time.Sleep(10 * time.Second) // the next stream begins at another time
@@ -184,19 +175,15 @@ var eventCases = map[string]func(t *testing.T, n *feedTest){
 			t.Errorf("%d readings, want two of each room and one of the other", got)
 		}
 	},
-	"AnOperatorsUnlockIsReportedAsSuch": func(t *testing.T, n *feedTest) {
+	"an operator's unlock is reported as such": func(t *testing.T, n *feedTest) {
 		sub := n.startWith(t)
-		if broken, err := n.locks.Unlock(t.Context(), "r"); err != nil || !broken {
-			t.Fatal(broken, err)
-		}
+		unlock(t, n.locks)
 		want(t, sub, "unlocked false")
 		time.Sleep(time.Hour)
-		if _, err := n.locks.Sweep(t.Context(), n); err != nil {
-			t.Fatal(err)
-		}
+		n.wantSwept(t, n.locks, n, 1, 0)
 		want(t, sub, "")
 	},
-	"ALockThatIsRevivedAfterItsExpiryIsReportedAgain": func(t *testing.T, n *feedTest) {
+	"a lock that is revived after its expiry is reported again": func(t *testing.T, n *feedTest) {
 		sub := n.startWith(t)
 		time.Sleep(30 * time.Second)
 		want(t, sub, "expired false")
@@ -205,8 +192,12 @@ var eventCases = map[string]func(t *testing.T, n *feedTest){
 		lock.ExpiresAt = lock.ExpiresAt.Add(30 * time.Second)
 		n.put("r", lock) // a heartbeat decided before the expiry and committed after it
 		synctest.Wait()
-		if revived := sub.take(); revived == nil || !revived.Locked || revived.Holder != lock.Holder || revived.Version <= before {
-			t.Errorf("%+v after version %d", revived, before)
+		revived := sub.take()
+		if revived == nil || revived.Version <= before {
+			t.Fatalf("%+v after version %d", revived, before)
+		}
+		if !revived.Locked || revived.Holder != lock.Holder {
+			t.Errorf("%+v, want it locked by %s", revived, lock.Holder)
 		}
 		time.Sleep(30 * time.Second)
 		want(t, sub, "expired false")
@@ -215,7 +206,7 @@ var eventCases = map[string]func(t *testing.T, n *feedTest){
 
 // runCases are about streams and timers.
 var runCases = map[string]func(t *testing.T, n *feedTest){
-	"AFailedReadingAtTheExpiryIsRepeated": func(t *testing.T, n *feedTest) {
+	"a failed reading at the expiry is repeated": func(t *testing.T, n *feedTest) {
 		sub := n.startWith(t)
 		n.interrupt()
 		n.faulty.SetPlan(leasetest.Every(leasetest.Load, leasetest.RequestLost))
@@ -225,7 +216,7 @@ var runCases = map[string]func(t *testing.T, n *feedTest){
 		time.Sleep(5 * time.Second)
 		want(t, sub, "expired false")
 	},
-	"SubscribingWhileTheStreamIsDownGivesTheCurrentStateAndExpiries": func(t *testing.T, n *feedTest) {
+	"subscribing while the stream is down gives the current state and expiries": func(t *testing.T, n *feedTest) {
 		n.start(t)
 		n.subscribe(t, "r")
 		n.interrupt()
@@ -235,23 +226,21 @@ var runCases = map[string]func(t *testing.T, n *feedTest){
 		time.Sleep(30 * time.Second)
 		want(t, sub, "expired false")
 	},
-	"WhatHappenedWhileTheStreamWasDownIsReported": func(t *testing.T, n *feedTest) {
+	"what happened while the stream was down is reported": func(t *testing.T, n *feedTest) {
 		sub := n.startWith(t)
 		n.interrupt()
-		n.release(t)
+		release(t, n.locks, "s/1")
 		acquire(t, n.locks, "r", "s/2")
 		n.resume()
 		time.Sleep(time.Second)
 		want(t, sub, "acquired true")
 		n.interrupt()
-		if freed, err := n.locks.Release(t.Context(), "r", "s/2"); err != nil || !freed {
-			t.Fatal(freed, err)
-		}
+		release(t, n.locks, "s/2")
 		n.resume()
 		time.Sleep(time.Second)
 		want(t, sub, "released false")
 	},
-	"AStalledStreamIsReplacedWithin30s": func(t *testing.T, n *feedTest) {
+	"a stalled stream is replaced within 30 s": func(t *testing.T, n *feedTest) {
 		n.start(t)
 		sub := n.subscribe(t, "r")
 		want(t, sub, "current false")
@@ -267,7 +256,7 @@ var runCases = map[string]func(t *testing.T, n *feedTest){
 			t.Errorf("logged: %s", &n.log)
 		}
 	},
-	"AStreamThatDeliversNothingHasFailed": func(t *testing.T, n *feedTest) {
+	"a stream that delivers nothing has failed": func(t *testing.T, n *feedTest) {
 		n.silent = true
 		n.start(t)
 		n.subscribe(t, "r")
@@ -277,7 +266,7 @@ var runCases = map[string]func(t *testing.T, n *feedTest){
 			t.Errorf("log %q; want one warning", got)
 		}
 	},
-	"WithoutSubscribersThereIsNoStream": func(t *testing.T, n *feedTest) { // each change would cost a read
+	"without subscribers there is no stream": func(t *testing.T, n *feedTest) { // each change would cost a read
 		n.start(t)
 		time.Sleep(time.Hour)
 		if all, _ := n.watched(); all != 0 {
@@ -299,10 +288,10 @@ var runCases = map[string]func(t *testing.T, n *feedTest){
 		acquire(t, n.locks, "r", "s/1")
 		sub = n.subscribe(t, "r")
 		want(t, sub, "current true")
-		n.release(t)
+		release(t, n.locks, "s/1")
 		want(t, sub, "released false")
 	},
-	"AFailedStreamIsOpenedAgainAfterGrowingPauses": func(t *testing.T, n *feedTest) {
+	"a failed stream is opened again after growing pauses": func(t *testing.T, n *feedTest) {
 		n.start(t)
 		n.subscribe(t, "r")
 		first, _ := n.watched()
@@ -341,34 +330,37 @@ var runCases = map[string]func(t *testing.T, n *feedTest){
 
 // subscriptionCases are about subscribers.
 var subscriptionCases = map[string]func(t *testing.T, n *feedTest){
-	"TheCurrentStateComesFirst": func(t *testing.T, n *feedTest) {
+	"the current state comes first": func(t *testing.T, n *feedTest) {
 		n.start(t)
 		got := acquire(t, n.locks, "r", "s/1")
 		for e := range n.subscribe(t, "r").Events(t.Context()) {
-			want := Event{Room: "r", Locked: true, Holder: got.Lock.Holder, ExpiresAt: got.Lock.ExpiresAt, Reason: Current, Version: e.Version}
+			want := Event{
+				Room: "r", Locked: true, Holder: got.Lock.Holder, ExpiresAt: got.Lock.ExpiresAt,
+				Reason: Current, Version: e.Version,
+			}
 			if e != want || e.Version < got.Lock.LockedAt.UnixMicro() {
 				t.Errorf("%+v; want %+v", e, want)
 			}
 			break
 		}
 	},
-	"ASlowReaderReceivesTheLatest": func(t *testing.T, n *feedTest) {
+	"a slow reader receives the latest": func(t *testing.T, n *feedTest) {
 		n.start(t)
 		sub := n.subscribe(t, "r")
 		want(t, sub, "current false")
 		for range 10 {
 			acquire(t, n.locks, "r", "s/1")
-			n.release(t)
+			release(t, n.locks, "s/1")
 		}
 		acquire(t, n.locks, "r", "s/1")
 		want(t, sub, "acquired true")
 		want(t, sub, "")
 		late := n.subscribe(t, "r")
-		n.release(t)
+		release(t, n.locks, "s/1")
 		want(t, late, "current false")
 		want(t, late, "")
 	},
-	"OnlyRoomsWithSubscribersAreKept": func(t *testing.T, n *feedTest) {
+	"only rooms with subscribers are kept": func(t *testing.T, n *feedTest) {
 		n.start(t)
 		rooms := func(want int) {
 			t.Helper()
@@ -396,7 +388,7 @@ var subscriptionCases = map[string]func(t *testing.T, n *feedTest){
 			}
 		}
 	},
-	"ARoomThatIsLeftWhileAnotherSubscribesIsKept": func(t *testing.T, n *feedTest) {
+	"a room that is left while another subscribes is kept": func(t *testing.T, n *feedTest) {
 		n.start(t)
 		a := n.subscribe(t, "r")
 		n.faulty.SetPlan(leasetest.Every(leasetest.Load, leasetest.SlowReply))
@@ -410,7 +402,7 @@ var subscriptionCases = map[string]func(t *testing.T, n *feedTest){
 		acquire(t, n.locks, "r", "s/1")
 		want(t, b, "acquired true")
 	},
-	"EventsEndWithTheirContext": func(t *testing.T, n *feedTest) {
+	"events end with their context": func(t *testing.T, n *feedTest) {
 		n.start(t)
 		sub := n.subscribe(t, "r")
 		ctx, cancel := context.WithCancel(t.Context())
@@ -424,10 +416,11 @@ var subscriptionCases = map[string]func(t *testing.T, n *feedTest){
 			t.Errorf("events %v", reasons)
 		}
 	},
-	"AChangeDuringTheFirstReadingIsNotMissed": func(t *testing.T, n *feedTest) {
+	"a change during the first reading is not missed": func(t *testing.T, n *feedTest) {
 		n.start(t)
-		n.subscribe(t, "other")                                             // the stream is open
-		n.faulty.SetPlan(leasetest.On(leasetest.Load, leasetest.SlowReply)) // reads a free room; the reply takes a second
+		n.subscribe(t, "other") // the stream is open
+		// It reads a free room; the reply takes a second.
+		n.faulty.SetPlan(leasetest.On(leasetest.Load, leasetest.SlowReply))
 		time.AfterFunc(time.Millisecond, func() { acquire(t, n.locks, "r", "s/1") })
 		sub := n.subscribe(t, "r")
 		want(t, sub, "current true")

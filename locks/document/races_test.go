@@ -63,7 +63,8 @@ func times(t *testing.T, n int, f func(t *testing.T, s *slowStore, l *Locks)) {
 	t.Helper()
 	for seed := range n {
 		synctest.Test(t, func(t *testing.T) {
-			s := &slowStore{store: &store{ahead: clocks[seed%len(clocks)]}, chance: rand.New(rand.NewPCG(uint64(seed), 4))} //nolint:gosec // to be repeatable
+			chance := rand.New(rand.NewPCG(uint64(seed), 4)) //nolint:gosec // to be repeatable
+			s := &slowStore{store: &store{ahead: clocks[seed%len(clocks)]}, chance: chance}
 			f(t, s, on(t, s))
 			if t.Failed() {
 				t.Fatalf("seed %d", seed)
@@ -77,7 +78,7 @@ func times(t *testing.T, n int, f func(t *testing.T, s *slowStore, l *Locks)) {
 
 // D-X: a sweep deleted a lock that was just extended. Here an extension and a sweep
 // meet at the expiry: a lock that was extended, or taken by another, is never deleted.
-func TestASweepNeverDeletesALiveLock(t *testing.T) {
+func TestRaces_Sweep(t *testing.T) {
 	was := map[string]int{}
 	times(t, 500, func(t *testing.T, s *slowStore, l *Locks) {
 		about := acquire(t, l, "r", "s/1").Lock.ExpiresAt.Add(-60*time.Millisecond - s.ahead)
@@ -133,7 +134,7 @@ func TestASweepNeverDeletesALiveLock(t *testing.T) {
 
 // D-X: check, then create. Sessions acquire and release the room, or let it expire,
 // and sweep it.
-func TestAHeldRoomIsNotTakenAndTokensGrow(t *testing.T) {
+func TestRaces_Acquire(t *testing.T) {
 	var deleted int
 	var refused atomic.Int64
 	times(t, 10, func(t *testing.T, s *slowStore, l *Locks) {
@@ -184,7 +185,7 @@ func TestAHeldRoomIsNotTakenAndTokensGrow(t *testing.T) {
 // A Feed receives the history of two rooms late, twice and in any order. Every
 // event is a state that the room had at that very time, versions grow, and the last
 // event is the store's state in the end.
-func TestEventsAreOrderedIfChangesAreNot(t *testing.T) {
+func TestRaces_Events(t *testing.T) {
 	var events, dropped int
 	for seed := range 150 {
 		synctest.Test(t, func(t *testing.T) {
@@ -206,8 +207,11 @@ func TestEventsAreOrderedIfChangesAreNot(t *testing.T) {
 						continue
 					}
 					events++
-					if was, ok := h.holders[room][e.Version]; !ok || was != e.Holder || e.Version <= versions[room] {
-						t.Errorf("seed %d: %+v after %d; it was %q, %v", seed, *e, versions[room], was, ok)
+					if was, ok := h.holders[room][e.Version]; !ok || was != e.Holder {
+						t.Errorf("seed %d: %+v; it was %q, %v", seed, *e, was, ok)
+					}
+					if e.Version <= versions[room] {
+						t.Errorf("seed %d: %+v after %d", seed, *e, versions[room])
 					}
 					versions[room] = e.Version
 				}
@@ -217,8 +221,10 @@ func TestEventsAreOrderedIfChangesAreNot(t *testing.T) {
 			}
 			for room, sub := range subs {
 				c, err := s.Load(t.Context(), room, lease.OnlyLease)
-				if e := sub.room.latest; err != nil || e.Locked != lease.Held(c.Doc.Lease, sub.room.cell.At) || e.Holder != holder(c) {
-					t.Errorf("seed %d: last %+v of %+v, %v", seed, e, c, err)
+				check(t, err)
+				e := sub.room.latest
+				if e.Locked != lease.Held(c.Doc.Lease, sub.room.cell.At) || e.Holder != holder(c) {
+					t.Errorf("seed %d: last %+v of %+v", seed, e, c)
 				}
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -69,7 +70,7 @@ func (s *store) Swap(ctx context.Context, room string, prev cell, next Lock) (ce
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, ok := s.records[room]
-	if ok != prev.Exists || ok && r.rev != prev.Rev {
+	if ok != prev.Exists || r.rev != prev.Rev {
 		return cell{}, lease.ErrConflict
 	}
 	return s.commit(room, next), nil
@@ -112,7 +113,8 @@ func (s *store) Lapsed(_ context.Context, limit int) ([]Change, error) {
 	defer s.mu.Unlock()
 	var found []Change
 	for _, room := range slices.Sorted(maps.Keys(s.records)) {
-		if c := s.cell(room, time.Now()); !c.Doc.ExpiresAt.IsZero() && c.Doc.ExpiresAt.Before(c.At) { // a field that is missing is in no index
+		c := s.cell(room, time.Now())
+		if expiry := c.Doc.ExpiresAt; !expiry.IsZero() && expiry.Before(c.At) { // a missing field is in no index
 			found = append(found, Change{room, c})
 		}
 	}
@@ -211,4 +213,58 @@ func acquire(t testing.TB, l *Locks, room, owner string) State {
 		t.Fatalf("acquire %s as %s: %+v, %v", room, owner, s, err)
 	}
 	return s
+}
+
+func get(t testing.TB, l *Locks, owner string) State {
+	t.Helper()
+	s, err := l.Get(t.Context(), "r", owner)
+	check(t, err)
+	return s
+}
+
+func renew(t testing.TB, l *Locks, owner string) State {
+	t.Helper()
+	s, err := l.Renew(t.Context(), "r", owner)
+	check(t, err)
+	return s
+}
+
+func release(t testing.TB, l *Locks, owner string) (freed bool) {
+	t.Helper()
+	freed, err := l.Release(t.Context(), "r", owner)
+	check(t, err)
+	return freed
+}
+
+func unlock(t testing.TB, l *Locks) (unlocked bool) {
+	t.Helper()
+	unlocked, err := l.Unlock(t.Context(), "r")
+	check(t, err)
+	return unlocked
+}
+
+// expire writes the records of n rooms whose locks expire, and lets time pass.
+func (s *store) expire(n int) {
+	for i := range n {
+		s.put(fmt.Sprint(i), Lock{Lease: lease.Lease{Owner: "s/1", Token: 1, ExpiresAt: s.now()}})
+	}
+	time.Sleep(time.Millisecond)
+}
+
+// wantSwept sweeps what f finds. It must delete n records, and leave some.
+func (s *store) wantSwept(t testing.TB, l *Locks, f Finder, n, left int) {
+	t.Helper()
+	swept, err := l.Sweep(t.Context(), f)
+	check(t, err)
+	if swept != n || len(s.records) != left {
+		t.Errorf("swept %d, left %v; want %d, %d", swept, s.records, n, left)
+	}
+}
+
+// check fails the test on an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

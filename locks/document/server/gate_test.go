@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,11 +19,6 @@ import (
 	"taskguard/lease"
 	"taskguard/locks/document"
 	"taskguard/locks/document/server"
-)
-
-const (
-	notPermitted = `{"success":false,"error":"not_permitted","message":"the application does not let this session use the room"}`
-	notAsked     = `{"success":false,"error":"unavailable","message":"permissions cannot be checked now; try again"}`
 )
 
 // application answers whether a session may use a room: with its status, and 200 at /login.
@@ -51,61 +47,43 @@ func newApplication(t testing.TB) *application {
 
 func (a *application) url() string { return a.URL + "/may-lock?by=doclock" }
 
-func TestARoomIsForThoseWhomTheApplicationPermits(t *testing.T) {
+func TestGate_Answers(t *testing.T) {
 	app := newApplication(t)
 	s := newPusherSite(t, func(s *setup) { s.options.Authorize = app.url() })
 	holder := s.browser(t)
-	got, _ := holder.take()
-	confirm := fmt.Sprintf("%s/confirm?token=%d", lockPath, got.Token)
+	confirm := fmt.Sprintf("%s/confirm?token=%d", lockPath, holder.take().Token)
 
-	for status, want := range map[int]string{
-		http.StatusUnauthorized: notPermitted, http.StatusForbidden: notPermitted,
-		http.StatusNotFound: notPermitted, http.StatusFound: notAsked, http.StatusInternalServerError: notAsked,
-	} {
-		app.status.Store(int64(status))
+	refused := func(answer, status, code int, text string) {
+		app.status.Store(int64(answer))
 		b := s.browser(t)
 		p := b.connect()
 		b.ask(http.MethodGet, "/") // begins a session
-		code := http.StatusForbidden
-		if want == notAsked {
-			code = http.StatusServiceUnavailable
-		}
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodGet} {
-			b.want(code, want, method, lockPath)
+			b.want(status, text, method, lockPath)
 		}
-		b.want(code, want, http.MethodGet, confirm)
-		b.want(code, want, http.MethodGet, lockPath+"/ws", upgrade()...)
-		if got, auth := b.authorized(p.id, "private-documents.room"); got != code || auth != "" {
-			t.Errorf("%d: a private channel: %d, %q", status, got, auth)
+		b.want(status, text, http.MethodGet, confirm)
+		b.want(status, text, http.MethodGet, lockPath+"/ws", upgrade()...)
+		if got, auth := b.authorized(p.id, "private-documents.room"); got != status || auth != "" {
+			t.Errorf("%d: a private channel: %d, %q", answer, got, auth)
 		}
 		p.send("pusher:subscribe", map[string]string{"channel": "documents.room"})
-		if want == notPermitted {
-			p.wantRefused("documents.room")
-		} else {
-			p.wantPostponed("documents.room")
-		}
+		p.wantRefused("documents.room", code)
 		p.wantAlive()
 	}
-	if status, body := holder.ask(http.MethodGet, confirm); status != http.StatusOK { // while the application is busy
-		t.Errorf("the holder: %d %s", status, body)
+	for _, answer := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound} {
+		refused(answer, http.StatusForbidden, 4009, `"not_permitted"`)
 	}
+	for _, answer := range []int{http.StatusFound, http.StatusInternalServerError} {
+		refused(answer, http.StatusServiceUnavailable, 503, "permissions")
+	}
+	holder.want(http.StatusOK, "", http.MethodGet, confirm) // while the application is busy
 	app.Close()
-	if status, body := holder.ask(http.MethodDelete, lockPath); status != http.StatusOK { // as after its sign-out
-		t.Errorf("the holder's release: %d %s", status, body)
-	}
-	s.browser(t).want(http.StatusServiceUnavailable, notAsked, http.MethodPost, lockPath)
+	holder.want(http.StatusOK, freed, http.MethodDelete, lockPath) // as after its sign-out
+	s.browser(t).want(http.StatusServiceUnavailable, "permissions", http.MethodPost, lockPath)
 }
 
-// wantPostponed reads the next message, which must refuse a channel because the application does not answer.
-func (p *pusher) wantPostponed(channel string) {
-	p.t.Helper()
-	f := p.frame()
-	if f.Event != "pusher:subscription_error" || f.Channel != channel || !strings.Contains(f.Data, `"status":503`) {
-		p.t.Errorf("got %+v, want the subscription to %s refused with 503", f, channel)
-	}
-}
-
-func TestARoomWithoutAnAnswerEndsNoOtherChannelAndIsAskedAboutAgainOnANewSocket(t *testing.T) {
+// A room without an answer ends no other channel, and is asked about again on a new socket.
+func TestGate_NoAnswer(t *testing.T) {
 	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.FormValue("room") == "broken" {
 			w.WriteHeader(http.StatusInternalServerError)
@@ -116,22 +94,22 @@ func TestARoomWithoutAnAnswerEndsNoOtherChannelAndIsAskedAboutAgainOnANewSocket(
 	p := s.browser(t).connect()
 	p.mustWatch("documents.room")
 	p.send("pusher:subscribe", map[string]string{"channel": "documents.broken"})
-	p.wantPostponed("documents.broken")
+	p.wantRefused("documents.broken", http.StatusServiceUnavailable)
 	s.browser(t).take()
 	p.wantEvent("documents.room", locked, document.Acquired)
 
-	brief := func(s *setup) {
+	alone := newPusherSite(t, func(s *setup) {
 		s.options.Authorize, s.sessions = broken.URL, proved{s.sessions, 100 * time.Millisecond}
-	}
-	alone := newPusherSite(t, brief).browser(t).connect()
+	}).browser(t).connect()
 	alone.send("pusher:subscribe", map[string]string{"channel": "documents.broken"})
-	alone.wantPostponed("documents.broken")
+	alone.wantRefused("documents.broken", http.StatusServiceUnavailable)
 	if _, closed := alone.rest(); closed != 4203 {
 		t.Errorf("closed with %v, want 4203 when the permission would have expired", closed)
 	}
 }
 
-func TestTheApplicationIsAskedOnceForARoomAndASession(t *testing.T) {
+// The application is asked once for a room and a session.
+func TestGate_Questions(t *testing.T) {
 	app := newApplication(t)
 	s := newPusherSite(t, func(s *setup) { s.options.Authorize = app.url() })
 	b := s.browser(t)
@@ -143,12 +121,16 @@ func TestTheApplicationIsAskedOnceForARoomAndASession(t *testing.T) {
 	all.Wait()
 	b.take()
 	b.listen(lockPath+"/ws", websocket.DialOptions{}).want(locked, document.Current)
-	r := app.last.Load()
-	if n := app.asked.Load(); n != 1 || r.Method != http.MethodGet || r.FormValue("room") != "room" || r.FormValue("by") != "doclock" {
-		t.Errorf("asked %d times, %s %s; want once, for the room", n, r.Method, r.URL)
+	if n := app.asked.Load(); n != 1 {
+		t.Errorf("asked %d times, want once", n)
 	}
-	if h := r.Header; !strings.HasPrefix(h.Get("Cookie"), server.CookieName+"=") || h.Get("Authorization") != "Bearer x" || h.Get("Accept") != "application/json" {
-		t.Errorf("asked with %v", h)
+	r := app.last.Load()
+	cookie, _, _ := strings.Cut(r.Header.Get("Cookie"), "=")
+	header := []string{cookie, r.Header.Get("Authorization"), r.Header.Get("Accept")}
+	got := append([]string{r.Method, r.FormValue("room"), r.FormValue("by")}, header...)
+	want := []string{http.MethodGet, "room", "doclock", server.CookieName, "Bearer x", "application/json"}
+	if !slices.Equal(got, want) {
+		t.Errorf("asked with %q, want %q", got, want)
 	}
 
 	b.ask(http.MethodGet, strings.Replace(lockPath, "room", "other", 1))
@@ -160,7 +142,8 @@ func TestTheApplicationIsAskedOnceForARoomAndASession(t *testing.T) {
 	}
 }
 
-func TestAPermissionIsWithdrawnWithinTenSecondsAndForASocketWithinAMinute(t *testing.T) {
+// A permission is withdrawn within 10 s, and for a socket within a minute.
+func TestGate_Withdrawal(t *testing.T) {
 	application := newApplication(t)
 	synctest.Test(t, func(t *testing.T) {
 		locks := must(document.New(&lease.Memory[document.Lock]{}, 0))(t)
@@ -181,16 +164,14 @@ func TestAPermissionIsWithdrawnWithinTenSecondsAndForASocketWithinAMinute(t *tes
 		}
 
 		application.status.Store(http.StatusForbidden)
-		if status, _, _ := visit(t, h, http.MethodGet, lockPath, cookie); status != http.StatusOK {
-			t.Errorf("at once: %d, want the answer that was given", status)
+		for _, want := range []int{http.StatusOK, http.StatusForbidden} { // the answer that was given, for 10 s
+			if status, _, _ := visit(t, h, http.MethodGet, lockPath, cookie); status != want {
+				t.Errorf("%d, want %d", status, want)
+			}
+			h.CloseIdle() // time passes only if nobody waits for a network
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
 		}
-		h.CloseIdle() // time passes only if nobody waits for a network
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		if status, _, _ := visit(t, h, http.MethodGet, lockPath, cookie); status != http.StatusForbidden {
-			t.Errorf("10 s later: %d", status)
-		}
-		h.CloseIdle()
 	})
 }
 
@@ -206,39 +187,30 @@ func (p proved) Caller(w http.ResponseWriter, r *http.Request, begin bool) (serv
 	return c, err
 }
 
-func TestASocketEndsWithTheProofOfItsSession(t *testing.T) {
+// A socket ends with the proof of its session.
+func TestSocket_Proof(t *testing.T) {
 	for _, life := range []time.Duration{-time.Second, 100 * time.Millisecond} {
-		s := newPusherSite(t, func(s *setup) { s.sessions = proved{s.sessions, life} })
-		b := s.browser(t)
+		b := newPusherSite(t, func(s *setup) { s.sessions = proved{s.sessions, life} }).browser(t)
 		b.take()
 		p := b.connect()
 		const channel = "private-documents.room"
 		_, auth := b.authorized(p.id, channel)
 		p.send("pusher:subscribe", map[string]string{"channel": channel, "auth": auth})
-		for code, socket := range map[websocket.StatusCode]*socket{4401: b.listen(lockPath+"/ws", websocket.DialOptions{}), 4203: p.socket} {
+		plain := b.listen(lockPath+"/ws", websocket.DialOptions{})
+		for want, socket := range map[websocket.StatusCode]*socket{4401: plain, 4203: p.socket} {
 			text, closed := socket.rest()
-			if closed != code || life < 0 && strings.Contains(text, locked) {
-				t.Errorf("valid for %v: got %s, closed with %v, want %v and no event afterwards", life, text, closed, code)
+			if closed != want {
+				t.Errorf("valid for %v: closed with %v, want %v", life, closed, want)
+			}
+			if life < 0 && strings.Contains(text, locked) {
+				t.Errorf("an event after the end of the proof: %s", text)
 			}
 		}
 	}
 }
 
-// rest reads until the socket is closed. It returns the messages and the code.
-func (s *socket) rest() (text string, code websocket.StatusCode) {
-	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), hang)
-	defer cancel()
-	for {
-		_, data, err := s.conn.Read(ctx)
-		if err != nil {
-			return text, websocket.CloseStatus(err)
-		}
-		text += string(data)
-	}
-}
-
-func TestASlowApplicationStopsNoSocketsReading(t *testing.T) {
+// A slow application stops no socket's reading.
+func TestGate_Slow(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan struct{})
 	slow := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		asked <- struct{}{}
@@ -258,7 +230,8 @@ func TestASlowApplicationStopsNoSocketsReading(t *testing.T) {
 	}
 }
 
-func TestTheApplicationHasABoundedNumberOfConnections(t *testing.T) {
+// The application gets at most 100 connections.
+func TestGate_Connections(t *testing.T) {
 	var now, most atomic.Int64
 	busy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		n := now.Add(1)

@@ -2,9 +2,6 @@ package server_test
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -14,33 +11,31 @@ import (
 
 	"github.com/coder/websocket"
 
-	"taskguard/internal/taskauth"
-	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 	"taskguard/locks/document"
 	"taskguard/locks/document/server"
 )
 
-const tooManyLocks = `{"success":false,"error":"too_many_locks","message":"this session holds too many locks; release one"}`
+// asking returns a function that requires a status for a request about a room, in a tab for it alone.
+func asking(t *testing.T) func(h http.Handler, cookie, method, room string, want int) {
+	return func(h http.Handler, cookie, method, room string, want int) {
+		t.Helper()
+		status, body, _ := visit(t, h, method, "/api/documents/"+room+"/lock", cookie, server.ClientHeader, "tab-"+room)
+		if status != want || (status == http.StatusTooManyRequests) != strings.Contains(body, `"too_many_locks"`) {
+			t.Errorf("%s %s: %d %s, want %d", method, room, status, body, want)
+		}
+	}
+}
 
 // Two instances share the store and count for themselves.
-func TestTheLocksOfASessionAreBounded(t *testing.T) {
+func TestQuota_Locks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &lease.Memory[document.Lock]{}
-		locks := must(document.New(store, 0))(t)
-		instance := func() http.Handler {
-			return server.NewServer(t.Context(), locks, nil, cookies(t), server.Options{SessionLocks: 2})
-		}
-		one, two := instance(), instance()
-		mine, other := begun(t, one), begun(t, one)
-		ask := func(h http.Handler, cookie, method, room string, want int) {
-			t.Helper()
-			status, body, _ := visit(t, h, method, "/api/documents/"+room+"/lock", cookie, server.ClientHeader, "tab-"+room)
-			if status != want || status == http.StatusTooManyRequests && body != tooManyLocks {
-				t.Errorf("%s %s: %d %s, want %d", method, room, status, body, want)
-			}
-		}
+		locks := must(document.New(&lease.Memory[document.Lock]{}, 0))(t)
+		o := server.Options{SessionLocks: 2}
+		one := server.NewServer(t.Context(), locks, nil, cookies(t), o)
+		two := server.NewServer(t.Context(), locks, nil, cookies(t), o)
+		mine, other, ask := begun(t, one), begun(t, one), asking(t)
 		ask(one, other, http.MethodPost, "theirs", 200)
 		ask(one, mine, http.MethodPost, "theirs", 409) // counts nothing
 		ask(one, mine, http.MethodPost, "a", 200)
@@ -69,7 +64,7 @@ func TestTheLocksOfASessionAreBounded(t *testing.T) {
 
 // A request in progress may acquire the lock. One whose outcome is unknown may have acquired it, or
 // not have released it.
-func TestALockThatASessionMayHoldCounts(t *testing.T) {
+func TestQuota_Uncertain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := leasetest.NewFaulty(&lease.Memory[document.Lock]{}, nil)
 		locks := must(document.New(store, 0))(t)
@@ -77,9 +72,7 @@ func TestALockThatASessionMayHoldCounts(t *testing.T) {
 		cookie := begun(t, h)
 		ask := func(method, room string, want int) {
 			t.Helper()
-			if status, body, _ := visit(t, h, method, "/api/documents/"+room+"/lock", cookie); status != want {
-				t.Errorf("%s %s: %d %s, want %d", method, room, status, body, want)
-			}
+			asking(t)(h, cookie, method, room, want)
 		}
 
 		store.SetPlan(leasetest.On(leasetest.Load, leasetest.SlowReply))
@@ -111,98 +104,127 @@ func TestALockThatASessionMayHoldCounts(t *testing.T) {
 	})
 }
 
-func TestTheSocketsOfASessionAreBounded(t *testing.T) {
+func TestQuota_Sockets(t *testing.T) {
 	s := newPusherSite(t, func(s *setup) { s.options.SessionSockets = 2 })
 	mine, other := s.browser(t), s.browser(t)
-	for _, b := range []*browser{mine, other} {
-		b.ask(http.MethodGet, "/") // begins a session
-	}
-	const pusherPath = "/app/key?protocol=7"
+	mine.ask(http.MethodGet, "/") // begins a session
+	other.ask(http.MethodGet, "/")
 	first := mine.listen(lockPath+"/ws", websocket.DialOptions{})
 	mine.connect()
-	for _, path := range []string{lockPath + "/ws", pusherPath} {
-		if got := mine.do(http.MethodGet, path, http.NoBody, upgrade()...); got.status != http.StatusTooManyRequests || !strings.Contains(got.body, `"too_many_sockets"`) {
-			t.Errorf("%s: %d %s", path, got.status, got.body)
-		}
+	for _, path := range []string{lockPath + "/ws", appPath} {
+		mine.want(http.StatusTooManyRequests, `"too_many_sockets"`, http.MethodGet, path, upgrade()...)
 	}
 	other.listen(lockPath+"/ws", websocket.DialOptions{})
 	for range 3 { // without a session
 		s.browser(t).listen(lockPath+"/ws", websocket.DialOptions{})
 	}
 	check(t, first.conn.Close(websocket.StatusNormalClosure, ""))
-	for end := time.Now().Add(hang); ; time.Sleep(time.Millisecond) { // until the server has noticed
-		if got := mine.do(http.MethodGet, lockPath+"/ws", http.NoBody, upgrade()...); got.status == http.StatusSwitchingProtocols {
-			break
-		} else if time.Now().After(end) {
-			t.Fatalf("a closed socket is counted: %d %s", got.status, got.body)
+	status, end := 0, time.Now().Add(hang)
+	for status != http.StatusSwitchingProtocols { // until the server has noticed
+		if time.Now().After(end) {
+			t.Fatalf("a closed socket is counted: %d", status)
 		}
+		time.Sleep(time.Millisecond)
+		status, _ = mine.ask(http.MethodGet, lockPath+"/ws", upgrade()...)
 	}
 }
 
-// TestASweepDeletesOnlyExpiredLocks also lets the ticker sweep.
-func TestASweepDeletesOnlyExpiredLocks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rooms, log := newRooms(t), &emulatortest.Log{}
-		locks := must(document.New(rooms, 0))(t)
-		kept := func(room string) bool { return must(rooms.Load(t.Context(), room, lease.OnlyLease))(t).Exists }
-		take := func(room string) { must(locks.Acquire(t.Context(), room, "session/1"))(t) }
-		h := server.NewServer(t.Context(), locks, nil, cookies(t), server.Options{Finder: rooms, Log: slog.New(slog.NewTextHandler(log, nil))})
-		for i := range 3 {
-			take(fmt.Sprint(i))
+func TestQuota_Channels(t *testing.T) {
+	const tooMany = "too many connections"
+	t.Run("a socket has 20, an instance as configured", func(t *testing.T) {
+		s := newPusherSite(t, func(s *setup) { s.options.MaxSockets = 22 })
+		b := s.browser(t)
+		b.ask(http.MethodGet, "/") // begins a session
+		p := b.connect()
+		p.wantChannels(20)
+		if !p.watch("documents.0") { // instead of the first
+			t.Error("a channel cannot be subscribed to again")
 		}
-		time.Sleep(31 * time.Second)
-		take("live")
-		for _, want := range []string{`{"swept":3}`, `{"swept":0}`} {
-			if status, body, _ := visit(t, h, http.MethodPost, "/internal/sweep", ""); status != http.StatusOK || body != want {
-				t.Errorf("%d %s, want %s", status, body, want)
-			}
+		p.wantAlive()
+		other := s.browser(t).connect() // the last that fits
+		other.wantChannels(0)
+		other.wantAlive()
+		b.want(http.StatusServiceUnavailable, tooMany, http.MethodGet, lockPath+"/ws", upgrade()...)
+		p.unsubscribe("documents.0")
+		p.wantAlive()
+		other.mustWatch("documents.0")
+	})
+
+	t.Run("a session has five for each of its sockets", func(t *testing.T) {
+		s := newPusherSite(t, func(s *setup) { s.options.SessionSockets = 1 })
+		user, other := s.browser(t), s.browser(t)
+		user.ask(http.MethodGet, "/") // begins a session
+		other.ask(http.MethodGet, "/")
+		p, q := user.connect(), other.connect()
+		p.wantChannels(5)
+		if !q.watch("documents.5") {
+			t.Error("another session has no channel")
 		}
-		if kept("0") || !kept("live") {
-			t.Errorf("the expired one is kept: %v, the live one: %v", kept("0"), kept("live"))
+		const private = "private-documents.6"
+		strange := s.browser(t).connect() // the same user's, who has left out the cookie
+		_, auth := user.authorized(strange.id, private)
+		if f := strange.subscribe(private, auth); !strings.Contains(f.Data, "LimitReached") {
+			t.Errorf("a sixth channel, of a socket without the session: %+v", f)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		var sweeping sync.WaitGroup
-		sweeping.Go(func() { h.SweepEvery(ctx, time.Minute) })
-		time.Sleep(61 * time.Second)
-		if kept("live") || strings.Count(log.String(), "expired locks swept") != 2 || !strings.Contains(log.String(), "swept=3") {
-			t.Errorf("it is kept: %v; log: %s", kept("live"), log)
+		p.unsubscribe("documents.0")
+		for f := (frame{}); f.Event != succeed; {
+			f = strange.subscribe(private, auth)
 		}
-		cancel()
-		sweeping.Wait()
+		if p.watch("documents.5") {
+			t.Error("a private channel of a socket without a session counts for nobody")
+		}
+		strange.wantEvent(private, unlocked, document.Current)
+		strange.unsubscribe(private)
+		p.mustWatch("documents.5")
+	})
+
+	t.Run("clients without a session have half", func(t *testing.T) {
+		s := newPusherSite(t, func(s *setup) { s.options.MaxSockets = 8 })
+		stranger, user := s.browser(t), s.browser(t)
+		user.ask(http.MethodGet, "/") // begins a session
+		first := stranger.listen(lockPath+"/ws", websocket.DialOptions{})
+		p := stranger.connect()
+		p.wantChannels(2)
+		for _, path := range []string{lockPath + "/ws", appPath} {
+			stranger.want(http.StatusServiceUnavailable, tooMany, http.MethodGet, path, upgrade()...)
+		}
+
+		const private = "private-documents.c"
+		if f := p.subscribe(private, signature(app.Secret, p.id, private)); !strings.Contains(f.Data, "LimitReached") {
+			t.Errorf("signed by the application, for no session that is known: %+v", f)
+		}
+		_, auth := user.authorized(p.id, private)
+		if f := p.subscribe(private, auth); f.Event != succeed {
+			t.Errorf("signed for a session: %+v", f)
+		}
+		p.wantEvent(private, unlocked, document.Current)
+		user.listen(lockPath+"/ws", websocket.DialOptions{}).next()
+		if !user.connect().watch("documents.a") {
+			t.Error("a session has no channel")
+		}
+
+		check(t, first.conn.Close(websocket.StatusNormalClosure, ""))
+		for _, channel := range []string{"documents.c", "documents.d"} { // in place of the socket, then of the channel
+			p.mustWatch(channel)
+			p.unsubscribe(channel)
+		}
 	})
 }
 
-// failing is a Finder whose query fails.
-type failing struct{}
-
-func (failing) Lapsed(context.Context, int) ([]document.Change, error) {
-	return nil, errors.New(`repo: query "secret room": no index; projects/p/databases/d/documents/documentLocks/secret room`)
-}
-
-func TestASweepThatFailsInPartIsUnavailable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log := &emulatortest.Log{}
-		h := server.NewServer(t.Context(), nil, nil, cookies(t), server.Options{Finder: failing{}, Log: slog.New(slog.NewTextHandler(log, nil))})
-		ctx, cancel := context.WithTimeout(t.Context(), 150*time.Second)
-		defer cancel()
-		if h.SweepEvery(ctx, time.Minute); strings.Count(log.String(), "no index") != 2 || strings.Contains(log.String(), "secret room") {
-			t.Errorf("after two failures the log is: %s", log)
-		}
-	})
-	s := newSite(t, func(s *setup) { s.options.Finder = failing{} })
-	s.browser(t).want(http.StatusServiceUnavailable,
-		`{"success":false,"error":"unavailable","message":"not all expired locks were swept; try again"}`, http.MethodPost, "/internal/sweep")
-	if log := s.log.String(); !strings.Contains(log, "no index") || strings.Contains(log, "secret room") {
-		t.Errorf("the log lacks the reason, or holds a room: %s", log)
+// A subscription that fails closes the socket, and is not counted.
+func TestQuota_FailedSubscription(t *testing.T) {
+	b := newPusherSite(t, func(s *setup) {
+		s.store, s.options.SessionSockets = refusing{s.store, lease.ErrRefused}, 1
+	}).browser(t)
+	p := b.connect()
+	p.send("pusher:subscribe", map[string]string{"channel": "documents.room"})
+	p.wantError(4100)
+	if _, code := p.rest(); code != 4100 {
+		t.Errorf("closed with %v, want 4100", code)
 	}
-}
 
-func TestASweepIsForTheAccountsThatMayCall(t *testing.T) {
-	v := verifier(t, taskauth.Options{Audience: audience, Accounts: []string{"scheduler@x.test"}})
-	b := newSite(t, func(s *setup) { s.options.Tasks = v }).browser(t)
-	const path = "/internal/sweep"
-	b.want(http.StatusUnauthorized, unauthenticated, http.MethodPost, path)
-	b.want(http.StatusForbidden, `{"success":false,"error":"forbidden","message":"this account may not call"}`,
-		http.MethodPost, path, "Authorization", "Bearer "+mint(t, "other@x.test", audience))
-	b.want(http.StatusOK, `{"swept":0}`, http.MethodPost, path, "Authorization", "Bearer "+mint(t, "scheduler@x.test", audience))
+	b.ask(http.MethodGet, "/") // begins a session
+	for range 2 {
+		b.want(http.StatusInternalServerError, "", http.MethodGet, lockPath+"/ws", upgrade()...)
+	}
 }

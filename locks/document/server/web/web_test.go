@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,18 +33,16 @@ func run(t *testing.T, dir string, command ...string) []byte {
 }
 
 // `make types` writes them.
-func TestTheTypesAreThoseOfTheModule(t *testing.T) {
+func TestTypes_Generated(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := t.TempDir()
 	examplestest.Copy(t, dir, "locks.js")
 	run(t, dir, paths[0], filepath.Join(examplestest.Modules(t, paths[1], "testdata"), "typescript", "bin", "tsc"),
-		"--declaration", "--emitDeclarationOnly", "--allowJs", "--strict", "--target", "es2022", "--lib", "es2022,dom,dom.iterable", "--outDir", "types", "locks.js")
-	want, err := os.ReadFile(filepath.Join(dir, "types", "locks.d.ts"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := web.Files.ReadFile("locks.d.ts")
-	if err != nil {
+		"--declaration", "--emitDeclarationOnly", "--allowJs", "--strict", "--target", "es2022",
+		"--lib", "es2022,dom,dom.iterable", "--outDir", "types", "locks.js")
+	want, noTypes := os.ReadFile(filepath.Join(dir, "types", "locks.d.ts"))
+	got, noFile := web.Files.ReadFile("locks.d.ts")
+	if err := errors.Join(noTypes, noFile); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
@@ -68,7 +67,7 @@ func TestBothAuthorsFilesCompile(t *testing.T) {
 // Without a browser, each strategy is unavailable: the lock is refused at once. With a
 // server, a lease that was lost is given back before the next acquisition begins, also if onReadonly
 // begins it.
-func TestThePackageIsPackedInstalledAndImported(t *testing.T) {
+func TestPackage_Installed(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := t.TempDir()
 	packing := exec.CommandContext(t.Context(), paths[1], "pack", "--json", "--offline", "--pack-destination", dir)
@@ -80,15 +79,17 @@ func TestThePackageIsPackedInstalledAndImported(t *testing.T) {
 		Filename string
 		Files    []struct{ Path string }
 	}
-	if err := json.Unmarshal(out, &packed); err != nil || len(packed) != 1 || len(packed[0].Files) != 3 {
+	if err := json.Unmarshal(out, &packed); err != nil || len(packed[0].Files) != 3 {
 		t.Fatalf("%s: %v; want locks.js, locks.d.ts, package.json", out, err)
 	}
 	examplestest.Copy(t, dir, filepath.Join("testdata", "import.mjs"))
-	run(t, dir, paths[1], "install", "--offline", "--ignore-scripts", "--no-audit", "--no-fund", "./"+packed[0].Filename)
+	file := "./" + packed[0].Filename
+	run(t, dir, paths[1], "install", "--offline", "--ignore-scripts", "--no-audit", "--no-fund", file)
 	const want = "FALLBACK_LOCK_TTL_MS LOCK_HEARTBEAT_INTERVAL_MS MAX_LOCK_RETRIES ProjectLockEventTarget WEB_LOCK_TTL_MS " +
 		"acquireProjectLock confirmProjectLock releaseProjectLock renewProjectLock " +
 		"subscribeAllLockEvents subscribeLockEvents subscribeLockTelemetry withProjectLock\n25000 30000 10000 3\n" +
-		"ttlMs ttlMs retryLimit 0\nmust ttlMS ttlMS ttlMS\n" + `["acquire-denied",false,"acquire-denied",7]` + "\nlease-stale POST PUT DELETE freed POST DELETE freed\n" +
+		"ttlMs ttlMs retryLimit 0\nmust ttlMS ttlMS ttlMS\n" +
+		`["acquire-denied",false,"acquire-denied",7]` + "\nlease-stale POST PUT DELETE freed POST DELETE freed\n" +
 		"POST PUT DELETE freed POST DELETE freed\n" +
 		"POST POST PUT PUT DELETE DELETE freed freed POST DELETE freed\n" +
 		"attempt error waiting fallback-engaged attempt acquired renew-scheduled attempt renewed renew-scheduled\ntrue"
