@@ -170,6 +170,16 @@ func TestHold_Send(t *testing.T) {
 		w.wantCalls(1, 3)
 	})
 
+	inBubble(t, "a change does not put off the one that it replaces", func(w *fixture) {
+		h := w.acquire()
+		w.send(h, "soon", 30*time.Second)
+		w.send(h, "later", time.Hour)
+		check(w, w.run(h, func(context.Context) {
+			w.at(30*time.Second + 1)
+			w.wantAnswers("soon", "later")
+		}))
+	})
+
 	// The store refuses the renewals too, which are tried at their usual times.
 	inBubble(t, "a change that cannot be written brings no other renewal forward", func(w *fixture) {
 		h := w.acquire()

@@ -146,6 +146,22 @@ func TestOf(t *testing.T) {
 			t.Run(string(state)+": "+part, func(t *testing.T) { want(t, a, why.Options{}, state, part) })
 		}
 	}
+	for text, a := range map[string]A{
+		"in the queue for 4 min 12 s; no worker has taken it yet": {
+			Status: queued, CreatedAt: ago(252), UpdatedAt: ago(12),
+		},
+		"its worker died: its lock expired 20 s ago; the next delivery, " +
+			"or recovery within about a minute, runs it again": {
+			Status: processing, UpdatedAt: ago(320), Lock: held(320),
+		},
+	} {
+		t.Run("no more is said than "+text, func(t *testing.T) {
+			a.ReadAt = now
+			if got := why.Of(&a, why.Options{}).Text; got != text {
+				t.Errorf("%q", got)
+			}
+		})
+	}
 	t.Run("an id that cannot be used has no command", func(t *testing.T) {
 		got := why.Of(&A{Status: queued, Malformed: errors.New("the id is too long")}, why.Options{})
 		if got.State != why.Malformed || got.Command != "" {
