@@ -35,6 +35,7 @@ func TestContinue(t *testing.T) {
 		analyzer orchestrator.AnalyzerFunc
 		before   int64 // attempts
 		unbooked bool  // in queue
+		stopped  bool  // after RUN_TIMEOUT
 		queue    delivery.Queue
 	}{
 		"booked":                   {analyzer: advances},
@@ -42,12 +43,21 @@ func TestContinue(t *testing.T) {
 		"not booked":               {analyzer: advances, unbooked: true, queue: refusing{}},
 		"on the last attempt":      {analyzer: advances, before: 2},
 		"with a late report":       {analyzer: reportsLate},
+		"though it is stopped now": {analyzer: reportsLate, stopped: true},
 		"with an error of its own": {analyzer: ownError},
 	} {
 		forKinds(t, name, func(t *testing.T, b *emulatortest.Backend) {
 			b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": c.before, "bookedTask": "own"})
 			q, code := &recordingQueue{}, 500
-			w := startOn(t, b, c.queue, c.analyzer)
+			var w *process
+			w = startOn(t, b, c.queue, func(ctx context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+				defer func() {
+					if c.stopped {
+						w.stop(delivery.ErrStopping)
+					}
+				}()
+				return c.analyzer(ctx, job)
+			})
 			if !c.unbooked {
 				w.runner.Queue, code = q, 200
 			}

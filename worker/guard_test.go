@@ -51,6 +51,10 @@ func TestGuard_Options(t *testing.T) {
 	if own.runner.RunTimeout != time.Minute {
 		t.Errorf("a run of a kind with its own RunTimeout takes up to %v", own.runner.RunTimeout)
 	}
+	_, _ = own.Handler(), own.PubSub()
+	if n := len(g.handled); n != 1 {
+		t.Errorf("recovery runs %d times for a kind with two handlers", n)
+	}
 	own.runner.Telemetry.Record(t.Context(), 0, 7)
 	if got := Counts(t, reader, "taskguard.deliveries"); got != "job :7" {
 		t.Errorf("deliveries %q", got)

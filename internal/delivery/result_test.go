@@ -1,35 +1,40 @@
 package delivery
 
-import "testing"
+import (
+	"log/slog"
+	"testing"
+)
 
 // A delivery that is acknowledged although its analysis is unfinished and nothing is booked loses the
-// analysis until a recovery. A delivery that is never acknowledged is repeated without end.
+// analysis until a recovery. A delivery that is never acknowledged is repeated without end. An operator is
+// warned of what may need him, and of nothing else.
 func TestResult_Acknowledge(t *testing.T) {
 	const always, ifBooked, ifParked, never = "always", "if the next is booked or needless", "if parked", "never"
 	rows := map[Reason]struct {
 		ack        string
-		rejectedAt int // the try of the task; zero: never
+		rejectedAt int    // the try of the task; zero: never
+		info       string // when it is logged as INFO, and otherwise as WARN
 	}{
-		Completed:       {always, 0},
-		Failed:          {always, 0},
-		AlreadyFinished: {always, 0},
-		Forwarded:       {always, 0},
-		Started:         {always, 0},
-		Locked:          {ifBooked, 0},
-		Waiting:         {ifBooked, 0},
-		Suspect:         {ifBooked, 0},
-		KeyBusy:         {ifParked, 0},
-		Retry:           {ifBooked, 0},
-		LockLost:        {ifBooked, 0},
-		ShuttingDown:    {ifBooked, 0},
-		Continued:       {ifBooked, 0},
-		NotClaimed:      {never, 0},
-		NotFound:        {never, 6},
-		InvalidID:       {never, 1},
-		Unavailable:     {never, 0},
-		FinishUnknown:   {never, 0},
-		Malformed:       {never, 6},
-		Corrupted:       {never, 6},
+		Completed:       {always, 0, always},
+		Failed:          {always, 0, never},
+		AlreadyFinished: {always, 0, always},
+		Forwarded:       {always, 0, always},
+		Started:         {always, 0, always},
+		Locked:          {ifBooked, 0, always},
+		Waiting:         {ifBooked, 0, ifBooked},
+		Suspect:         {ifBooked, 0, ifBooked},
+		KeyBusy:         {ifParked, 0, ifParked},
+		Retry:           {ifBooked, 0, never},
+		LockLost:        {ifBooked, 0, never},
+		ShuttingDown:    {ifBooked, 0, ifBooked},
+		Continued:       {ifBooked, 0, ifBooked},
+		NotClaimed:      {never, 0, never},
+		NotFound:        {never, 6, never},
+		InvalidID:       {never, 1, never},
+		Unavailable:     {never, 0, never},
+		FinishUnknown:   {never, 0, never},
+		Malformed:       {never, 6, never},
+		Corrupted:       {never, 6, never},
 	}
 	for reason := range numReasons {
 		row, exists := rows[reason]
@@ -41,6 +46,17 @@ func TestResult_Acknowledge(t *testing.T) {
 			if r.acknowledge(d); r.Ack != ack || r.Rejected != rejected {
 				t.Errorf("%d (%s), %+v, %+v: acknowledged %t, rejected %t; want %t, %t",
 					reason, reason, next, d, r.Ack, r.Rejected, ack, rejected)
+			}
+		}
+		for rule, next := range map[string]Next{
+			always: {}, ifBooked: {FollowUp: "booked"}, ifParked: {Parked: true},
+		} {
+			level := slog.LevelWarn
+			if row.info == always || row.info == rule {
+				level = slog.LevelInfo
+			}
+			if got := (Result{Reason: reason, Next: next}).Level(); got != level {
+				t.Errorf("%d (%s), %+v: logged as %s, want %s", reason, reason, next, got, level)
 			}
 		}
 		message, acked := Delivery{Task: "not a task's name", Tries: 9}, row.ack == always

@@ -1,0 +1,66 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"taskguard/internal/taskqueue"
+	"taskguard/lease/analysislock"
+)
+
+// forgetful is a queue in which the first used names of tasks are used up.
+type forgetful struct {
+	used   int
+	found  taskqueue.Presence
+	err    error
+	booked []string
+}
+
+func (q *forgetful) Book(_ context.Context, task taskqueue.Task) (already bool, err error) {
+	q.booked = append(q.booked, task.Name)
+	return len(q.booked) <= q.used, nil
+}
+
+func (q *forgetful) Find(context.Context, string, time.Time) (taskqueue.Presence, error) {
+	return q.found, q.err
+}
+
+// After a purge of the queue, the name of a parked analysis's task is used up, and the queue does not have the task.
+func TestRecovery_Wake(t *testing.T) {
+	for name, c := range map[string]struct {
+		queue        forgetful
+		tried, count int // names, and how many bookings recovery reports
+	}{
+		"its task is new":             {forgetful{}, 1, 1},
+		"the queue has its task":      {forgetful{used: 1, found: taskqueue.Waiting}, 1, 0},
+		"its task is underway":        {forgetful{used: 1, found: taskqueue.Underway}, 1, 0},
+		"the queue does not say":      {forgetful{used: 1, err: errors.New("no")}, 1, 0},
+		"its task is lost":            {forgetful{used: 1}, 2, 1},
+		"it was booked again already": {forgetful{used: 2}, 2, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &recovery{Runner: &Runner{Queue: &c.queue}}
+			if err := r.wake(t.Context(), &analysislock.Analysis{ID: "x"}); err != nil {
+				t.Fatal(err)
+			}
+			if n := len(slices.Compact(c.queue.booked)); n != c.tried || r.booked.Load() != int64(c.count) {
+				t.Errorf("names %q, %d booked; want %d and %d", c.queue.booked, r.booked.Load(), c.tried, c.count)
+			}
+		})
+	}
+
+	q, began := &forgetful{used: 9}, time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	r := &recovery{Runner: &Runner{Queue: q}}
+	for _, minute := range []time.Duration{0, 4, 5} {
+		d := analysislock.Analysis{ID: "x", ReadAt: began.Add(minute * time.Minute)}
+		if err := r.wake(t.Context(), &d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if q.booked[1] != q.booked[3] || q.booked[3] == q.booked[5] {
+		t.Errorf("%q, want another name at most once in five minutes", q.booked)
+	}
+}
