@@ -219,7 +219,8 @@ func TestRelease_Changes(t *testing.T) {
 		// By hand, with the variables of the module's output, of a worker without a self-test, after a roll-back.
 		"settings": {
 			env: []string{
-				"PROJECT=", "PROJECT_NUMBER=", "REGION=", "WORKER=", "CALLER=", "RECOVERY=", "DOCLOCK=", "STATE=",
+				"PROJECT=", "PROJECT_NUMBER=", "REGION=", "WORKER=", "CALLER=", "RECOVERY=", "DOCLOCK=",
+				"STATE=" + filepath.Join(t.TempDir(), "not", "made"), // by no build
 				"GOOGLE_CLOUD_PROJECT=p", "CLOUDSDK_RUN_REGION=r",
 				"TASK_TARGET_URL=https://" + workerHost, "TASK_CALLER=caller@p.iam",
 			},
@@ -237,8 +238,10 @@ func TestRelease_Changes(t *testing.T) {
 			prints: "NOT TESTED",
 		},
 		"an application, and no input for the analyzer": {
-			env:   []string{"APP=deploy/sidecar/app"},
-			files: map[string]string{"w.image": "registry/app@sha256:10", "self-test": `404 {"reason":"not_configured"}`},
+			env: []string{"APP=deploy/sidecar/app"},
+			files: map[string]string{
+				"w.image": "registry/app@sha256:10", "self-test": `404 {"reason":"not_configured"}`,
+			},
 			steps: threeSteps,
 			changes: []string{
 				"update w --no-traffic --tag=candidate --container=app --image=registry/app@sha256:10",
@@ -316,7 +319,9 @@ func TestRelease_Undo(t *testing.T) {
 	}{
 		"an image by tag":         {fails: "candidate", files: map[string]string{"w.image": "registry/w:1"}},
 		"the last does not start": {fails: "candidate", files: map[string]string{"after-update-d": "false"}},
-		"there is no self-test":   {fails: "smoke", files: map[string]string{"self-test": `404 {"reason":"no_such_route"}`}},
+		"there is no self-test": {
+			fails: "smoke", files: map[string]string{"self-test": `404 {"reason":"no_such_route"}`},
+		},
 		"the analyzer is broken": {
 			fails: "smoke", env: "APP=deploy/sidecar/app",
 			files: map[string]string{"w.image": "registry/app@sha256:10", "self-test": `500 {"error":"ok"}`},
@@ -329,7 +334,10 @@ func TestRelease_Undo(t *testing.T) {
 			fails: "shift", env: "SHARE=10", prints: "NOT JUDGED",
 			files: map[string]string{"deliveries": `{"result":[]}`},
 		},
-		"a cancel during the shift": {fails: "shift", files: map[string]string{"after-update-traffic-w": "kill -TERM $$"}},
+		"a cancel during the shift": {
+			fails: "shift", files: map[string]string{"after-update-traffic-w": "kill -TERM $$"},
+		},
+		"the shift has no effect":   {fails: "shift", files: map[string]string{"ignore-w": ""}},
 		"not ready after the shift": {fails: "shift", files: map[string]string{"wrong": "unready " + workerHost}},
 		"the undo has no effect": {
 			fails: "shift", prints: "NOT DONE",

@@ -63,15 +63,18 @@ output "names" { value = concat(values(local.names), values(local.logged), keys(
 
 // calls writes a configuration that calls the module once a case with the variables
 // given, and initializes it.
-func calls(t *testing.T, cases map[string]map[string]any) (folder string) {
+func calls(t *testing.T, cases map[string]vars) (folder string) {
 	t.Helper()
-	modules, outputs := map[string]any{}, map[string]any{}
+	modules, outputs := vars{}, vars{}
 	for name, given := range cases {
-		call := map[string]any{"source": "./deploy/terraform", "project": "my-project", "worker_image": "worker" + digest, "keep_finished_days": nil}
+		call := vars{
+			"source": "./deploy/terraform", "project": "my-project", "worker_image": "worker" + digest,
+			"keep_finished_days": nil,
+		}
 		maps.Copy(call, given)
-		modules[name], outputs[name] = call, map[string]any{"value": "${module." + name + "}"}
+		modules[name], outputs[name] = call, vars{"value": "${module." + name + "}"}
 	}
-	main, err := json.Marshal(map[string]any{"module": modules, "output": outputs})
+	main, err := json.Marshal(vars{"module": modules, "output": outputs})
 	check(t, err)
 	return configuration(t, "main.tf.json", string(main))
 }
@@ -82,7 +85,9 @@ func configuration(t *testing.T, name, main string) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
 	files := map[string]string{name: main, "deploy/terraform/stub.tf": stub + monitoringOutput(t)}
-	for _, pattern := range []string{"settings*.tf", "variables*.tf", "../*.yaml", "../*.json", "../../docs/operations.md", "../../CHANGELOG.md"} {
+	for _, pattern := range []string{
+		"settings*.tf", "variables*.tf", "../*.yaml", "../*.json", "../../docs/operations.md", "../../CHANGELOG.md",
+	} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil || len(paths) == 0 {
 			t.Fatalf("%s: %q, %v", pattern, paths, err)
@@ -121,13 +126,19 @@ func terraform(t *testing.T, folder string, args ...string) (string, error) {
 	return out.String() + errs.String(), err
 }
 
+// vars are values of the module's variables, or the attributes of one.
+type vars = map[string]any
+
+// env is the environment of the worker, or of another part.
+type env = map[string]string
+
 const digest = "@sha256:0000000000000000000000000000000000000000000000000000000000000000"
 
 // application is a value of the variable app with one field changed.
-func application(field string, value any) map[string]any {
-	app := map[string]any{"image": "app" + digest, "env": map[string]string{"APP_PORT": "9000"}}
+func application(field string, value any) vars {
+	app := vars{"image": "app" + digest, "env": env{"APP_PORT": "9000"}}
 	app[field] = value
-	return map[string]any{"app": app}
+	return vars{"app": app}
 }
 
 // evaluated holds the module's outputs by case.
@@ -139,34 +150,57 @@ type evaluated map[string]struct {
 	}
 }
 
-func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
+func TestSettings(t *testing.T) {
 	t.Parallel()
-	folder := calls(t, map[string]map[string]any{
+	folder := calls(t, map[string]vars{
 		"smallest":    {},
 		"application": application("port", 9000),
-		"everything":  {"doclock_image": "doclock" + digest, "session_secret": "taskguard-session", "session_secret_version": "1", "otlp_endpoint": "http://collector:4318", "backup_bucket": "my-project-taskguard-exports"},
+		"everything": {
+			"doclock_image": "doclock" + digest, "session_secret": "taskguard-session", "session_secret_version": "1",
+			"otlp_endpoint": "http://collector:4318", "backup_bucket": "my-project-taskguard-exports",
+		},
 		"theirs": {
-			"name": "their-guard", "project": "theirs", "region": "us-east1", "queue": "work", "backlog_tasks": 7, "run_timeout_minutes": 29,
-			"otlp_endpoint": "https://telemetry.googleapis.com/", "worker_env": map[string]string{"LOG_LEVEL": "DEBUG", "RETRY_MAX": "1h30m"}, "keep_finished_days": 90,
-			"notification_channels": []string{"mail"}, "notification_channels_by_severity": map[string][]string{"CRITICAL": {"pager"}, "WARNING": {}}, "renotify_minutes": 120,
-			"alert_overrides": map[string]any{"runs time out": map[string]any{"threshold": 7.5}, "tasks wait": map[string]any{"disabled": true}},
+			"name": "their-guard", "project": "theirs", "region": "us-east1", "queue": "work", "backlog_tasks": 7,
+			"run_timeout_minutes": 29, "keep_finished_days": 90,
+			"otlp_endpoint": "https://telemetry.googleapis.com/",
+			"worker_env":    env{"LOG_LEVEL": "DEBUG", "RETRY_MAX": "1h30m"},
+
+			"notification_channels":             []string{"mail"},
+			"notification_channels_by_severity": map[string][]string{"CRITICAL": {"pager"}, "WARNING": {}},
+			"renotify_minutes":                  120,
+			"alert_overrides": vars{
+				"runs time out": vars{"threshold": 7.5}, "tasks wait": vars{"disabled": true},
+			},
 		},
 		"program": {
-			"analyzer": "exec:/usr/bin/analyze", "worker_env": map[string]string{"MODEL": "large", "OTEL_TRACES_SAMPLER": "always_off"},
-			"worker_secrets": map[string]any{"MODEL_KEY": map[string]string{"secret": "key", "version": "1"}, "OTEL_EXPORTER_OTLP_HEADERS": map[string]string{"secret": "otlp", "version": "1"}},
+			"analyzer":   "exec:/usr/bin/analyze",
+			"worker_env": env{"MODEL": "large", "OTEL_TRACES_SAMPLER": "always_off"},
+			"worker_secrets": vars{
+				"MODEL_KEY":                  env{"secret": "key", "version": "1"},
+				"OTEL_EXPORTER_OTLP_HEADERS": env{"secret": "otlp", "version": "1"},
+			},
 		},
 		"long": {
-			"long_jobs":  map[string]any{"image": "long" + digest, "analyzer": "exec:/app/transcribe", "run_timeout_minutes": 600, "env": map[string]string{"MODEL": "large"}},
-			"worker_env": map[string]string{"RETRY_MAX": "1h"},
+			"long_jobs": vars{
+				"image": "long" + digest, "analyzer": "exec:/app/transcribe", "run_timeout_minutes": 600,
+				"env": env{"MODEL": "large"},
+			},
+			"worker_env": env{"RETRY_MAX": "1h"},
 		},
-		"own_list": {"analyzer": "exec:/usr/bin/analyze", "worker_env": map[string]string{"MODEL": "large", "ANALYZER_ENV": "*"}},
+		"own_list": {"analyzer": "exec:/usr/bin/analyze", "worker_env": env{"MODEL": "large", "ANALYZER_ENV": "*"}},
 		"platform": {
-			"session_secret": "s", "session_secret_version": "7", "doclock_image": "doclock" + digest, "doclock_database": "(default)", "max_dispatches_per_second": 200,
-			"queue_backoff": map[string]any{"min": "1s", "max": "60s", "doublings": 3}, "backup_bucket": "my-backups", "doclock_invoker_check": true, "recovery_service": true, "worker_gpu": "nvidia-l4", "worker_cpu": "4", "worker_memory": "16Gi", "worker_vpc": map[string]any{"subnetwork": "ours"},
+			"session_secret": "s", "session_secret_version": "7", "doclock_image": "doclock" + digest,
+			"doclock_database": "(default)", "doclock_invoker_check": true, "backup_bucket": "my-backups",
+			"max_dispatches_per_second": 200, "queue_backoff": vars{"min": "1s", "max": "60s", "doublings": 3},
+			"recovery_service": true, "worker_gpu": "nvidia-l4", "worker_cpu": "4", "worker_memory": "16Gi",
+			"worker_vpc": vars{"subnetwork": "ours"},
+
 			"cloud_sql_instances": []string{"my-project:europe-west1:a", "theirs:europe-west1:b"},
-			"worker_volumes": map[string]any{
-				"models": map[string]any{"path": "/models", "bucket": "my-models"}, "share": map[string]any{"path": "/share", "nfs": "10.0.0.2:/share", "read_only": false},
-				"keys": map[string]any{"path": "/keys", "secret": "key", "secret_version": "3"}, "scratch": map[string]any{"path": "/scratch", "memory": "1Gi"},
+			"worker_volumes": vars{
+				"models":  vars{"path": "/models", "bucket": "my-models"},
+				"share":   vars{"path": "/share", "nfs": "10.0.0.2:/share", "read_only": false},
+				"keys":    vars{"path": "/keys", "secret": "key", "secret_version": "3"},
+				"scratch": vars{"path": "/scratch", "memory": "1Gi"},
 			},
 		},
 	})
@@ -201,9 +235,12 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 // inputsAndOutputs returns README.md: the module's variables and outputs.
 func inputsAndOutputs(t *testing.T) string {
 	t.Helper()
-	page := "# The module's inputs and outputs\n\n`make settings` writes this page from the descriptions in the `.tf` files. Its use is described in [Deployment](../README.md#with-terraform).\n"
+	page := "# The module's inputs and outputs\n\n" +
+		"`make settings` writes this page from the descriptions in the `.tf` files. " +
+		"Its use is described in [Deployment](../README.md#with-terraform).\n"
 	for _, part := range []struct{ heading, pattern string }{
-		{"\n| input | default | |\n|---|---|---|\n", "variables*.tf"}, {"\n| output | |\n|---|---|\n", "outputs.tf"},
+		{"\n| input | default | |\n|---|---|---|\n", "variables*.tf"},
+		{"\n| output | |\n|---|---|\n", "outputs.tf"},
 	} {
 		paths, err := filepath.Glob(part.pattern)
 		if err != nil || len(paths) == 0 {
@@ -213,7 +250,8 @@ func inputsAndOutputs(t *testing.T) string {
 		for _, path := range paths {
 			all, src := blocks(t, path)
 			for _, b := range all {
-				columns := []string{"`" + b.Labels[0] + "`", "required", strings.Trim(body{b.Body, src}.text("description"), `"`)}
+				description := strings.Trim(body{b.Body, src}.text("description"), `"`)
+				columns := []string{"`" + b.Labels[0] + "`", "required", description}
 				if b.Body.Attributes["default"] != nil {
 					columns[1] = "`" + body{b.Body, src}.text("default") + "`"
 				}
@@ -227,27 +265,35 @@ func inputsAndOutputs(t *testing.T) string {
 	return page
 }
 
+var calledWithGcloud = regexp.MustCompile("`gcloud (tasks|scheduler) [^`]*`")
+
 // notificationsHaveTheirNames checks what an operator reads on a telephone, where no
 // page says what a name stands for.
 func notificationsHaveTheirNames(t *testing.T, all map[string]string) {
 	t.Helper()
 	commands := 0
 	for name, text := range all {
-		for _, wrong := range []string{"REGION", "europe-west1", "my-project", "](", "=analyses", " analyses --", "1000", "taskguard-", "Taskguard:", "taskguard_"} {
+		for _, wrong := range []string{
+			"REGION", "europe-west1", "my-project", "](", "=analyses", " analyses --", "1000", "taskguard-",
+			"Taskguard:", "taskguard_",
+		} {
 			if strings.Contains(text, wrong) {
 				t.Errorf("%s contains %q:\n%s", name, wrong, text)
 			}
 		}
-		for _, c := range regexp.MustCompile("`gcloud (tasks|scheduler) [^`]*`").FindAllString(text, -1) {
-			if commands++; !strings.Contains(c, " --location=us-east1 --project=theirs") || strings.HasPrefix(c, "`gcloud tasks") && !strings.Contains(c, "work") || strings.HasPrefix(c, "`gcloud scheduler") && !strings.Contains(c, " their-guard-") {
-				t.Errorf("%s: %s is about another deployment", name, c)
+		for _, c := range calledWithGcloud.FindAllStringSubmatch(text, -1) {
+			commands++
+			theirs := map[string]string{"tasks": "work", "scheduler": " their-guard-"}[c[1]]
+			if !strings.Contains(c[0], " --location=us-east1 --project=theirs") || !strings.Contains(c[0], theirs) {
+				t.Errorf("%s: %s is about another deployment", name, c[0])
 			}
 		}
-		if strings.HasSuffix(name, "tasks are not sent") && strings.Count(text, "[128m]") != 2 { // RETRY_MAX, a quarter more, and 15 minutes
+		// RETRY_MAX, a quarter more, and 15 minutes
+		if strings.HasSuffix(name, "tasks are not sent") && strings.Count(text, "[128m]") != 2 {
 			t.Errorf("%s: the queue may wait longer:\n%s", name, text)
 		}
-		if n := utf8.RuneCountInString(text); n > 8192 || len(text) > 10240 || !strings.Contains(text, "```promql\n") {
-			t.Errorf("%s has %d characters, and Google takes 8192:\n%s", name, n, text)
+		if n := utf8.RuneCountInString(text); n > 8192 || len(text) > 10240 {
+			t.Errorf("%s has %d characters, and Google takes 8192", name, n)
 		}
 	}
 	if commands < 5 {
@@ -257,76 +303,145 @@ func notificationsHaveTheirNames(t *testing.T, all map[string]string) {
 
 // refusal is a value of a variable and what Terraform says to it.
 type refusal struct {
-	given map[string]any
+	given vars
 	want  string
 }
 
-func TestModuleRefusesSettingsThatAreWrong(t *testing.T) {
+func TestModule_Refusals(t *testing.T) {
 	t.Parallel()
-	env := func(name, value string) map[string]any {
-		return map[string]any{"worker_env": map[string]string{name: value}}
-	}
-	refused(t, map[string]refusal{
-		"image_by_tag":               {map[string]any{"worker_image": "worker:latest"}, "digest"},
-		"run_longer_than_a_job":      {map[string]any{"long_jobs": map[string]any{"image": "long" + digest, "analyzer": "exec:a", "run_timeout_minutes": 1436}}, "1435"},
-		"run_longer_than_a_dispatch": {map[string]any{"run_timeout_minutes": 29.5}, "29 at most"},
-		"start_in_no_time":           {map[string]any{"start_seconds": 0}, "at least 1"},
-		"start_always_in_time":       {map[string]any{"start_percent": 100}, "94 to below 100"},
-		"answers_half_of_errors":     {map[string]any{"answer_percent": 50}, "94 to below 100"},
-		"again_after_no_time":        {map[string]any{"renotify_minutes": 29}, "30 to 1440"},
-		"unknown_severity":           {map[string]any{"notification_channels_by_severity": map[string][]string{"FATAL": {}}}, "CRITICAL"},
-		"logs_of_no_share":           {map[string]any{"queue_log_ratio": 2}, "0 to 1"},
-		"unknown_alert":              {map[string]any{"alert_overrides": map[string]any{"runs": map[string]any{"disabled": true}}}, "another name"},
-		"threshold_of_a_variable":    {map[string]any{"alert_overrides": map[string]any{"the backlog grows": map[string]any{"threshold": 5}}}, "of their own"},
-		"threshold_of_half_a_minute": {map[string]any{"alert_overrides": map[string]any{"tasks are not sent": map[string]any{"threshold": 0.5}}}, "whole number"},
-		"threshold_of_no_minute":     {map[string]any{"alert_overrides": map[string]any{"tasks wait": map[string]any{"threshold": 0}}}, "whole number"},
-		"threshold_below_zero":       {map[string]any{"alert_overrides": map[string]any{"runs time out": map[string]any{"threshold": -1}}}, "negative"},
-		"oldest_of_no_age":           {map[string]any{"oldest_minutes": 0}, "positive"},
-		"kept_too_short":             {map[string]any{"keep_finished_days": 31}, "at least 32"},
-		"file_of_a_moving_secret":    {map[string]any{"worker_volumes": map[string]any{"v": map[string]any{"path": "/v", "secret": "s"}}}, "needs secret_version"},
-		"one_account_of_two_parts":   {map[string]any{"service_accounts": map[string]string{"caller": "c@my-project.iam.gserviceaccount.com", "worker": "c@my-project.iam.gserviceaccount.com"}}, "roles of both"},
-		"secret_that_moves":          {map[string]any{"worker_secrets": map[string]any{"KEY": map[string]string{"secret": "s", "version": "latest"}}}, "version is a number"},
-		"apps_secret_that_moves":     {application("secrets", map[string]any{"KEY": map[string]string{"secret": "s", "version": "latest"}}), "version is a number"},
-		"dispatches_of_no_rate":      {map[string]any{"max_dispatches_per_second": 501}, "at most 500"},
-		"backoff_without_a_unit":     {map[string]any{"queue_backoff": map[string]any{"min": "30"}}, "number of seconds"},
-		"backup_kept_too_long":       {map[string]any{"backup_days": 99}, "at most 98"},
-		"half_an_attempt":            {map[string]any{"max_attempts": 1.5}, "whole number"},
-		"emulator":                   {env("FIRESTORE_EMULATOR_HOST", "h:1"), "Not in production"},
-		"log_level_above_info":       {env("LOG_LEVEL", "Warn"), "info or debug"},
-		"application_too_slow":       {application("startup_seconds", 241), "240"},
-		"application_on_our_port":    {application("port", 8080), "not the worker's"},
-		"member_without_a_kind":      {map[string]any{"operators": []string{"a@b.c"}}, "member"},
-		"name_too_long_for_accounts": {map[string]any{"name": "taskguard-in-production"}, "4 to 22"},
-		"vpc_without_a_name":         {map[string]any{"worker_vpc": map[string]any{"tags": []string{"a"}}}, "network or subnetwork"},
-		"volume_of_two_kinds":        {map[string]any{"worker_volumes": map[string]any{"v": map[string]any{"path": "/v", "bucket": "b", "memory": "1Gi"}}}, "one of"},
-		"instance_without_a_region":  {map[string]any{"cloud_sql_instances": []string{"my-project:db"}}, "PROJECT:REGION:INSTANCE"},
-		"full_name_of_a_queue":       {map[string]any{"queue": "projects/p/locations/l/queues/q"}, "queue's name"},
+	const gpu, ours = "nvidia-l4", "c@my-project.iam.gserviceaccount.com"
+	t.Run("a wrong value", func(t *testing.T) {
+		t.Parallel()
+		refused(t, map[string]refusal{
+			"image_by_tag": {vars{"worker_image": "worker:latest"}, "digest"},
+			"run_longer_than_a_job": {
+				vars{"long_jobs": vars{"image": "long" + digest, "analyzer": "exec:a", "run_timeout_minutes": 1436}},
+				"1435",
+			},
+			"run_longer_than_a_dispatch": {vars{"run_timeout_minutes": 29.5}, "29 at most"},
+			"start_in_no_time":           {vars{"start_seconds": 0}, "at least 1"},
+			"start_always_in_time":       {vars{"start_percent": 100}, "94 to below 100"},
+			"answers_half_of_errors":     {vars{"answer_percent": 50}, "94 to below 100"},
+			"again_after_no_time":        {vars{"renotify_minutes": 29}, "30 to 1440"},
+			"unknown_severity": {
+				vars{"notification_channels_by_severity": map[string][]string{"FATAL": {}}},
+				"CRITICAL",
+			},
+			"logs_of_no_share": {vars{"queue_log_ratio": 2}, "0 to 1"},
+			"unknown_alert":    {vars{"alert_overrides": vars{"runs": vars{"disabled": true}}}, "another name"},
+			"threshold_of_a_variable": {
+				vars{"alert_overrides": vars{"the backlog grows": vars{"threshold": 5}}},
+				"of their own",
+			},
+			"threshold_of_half_a_minute": {
+				vars{"alert_overrides": vars{"tasks are not sent": vars{"threshold": 0.5}}},
+				"whole number",
+			},
+			"threshold_of_no_minute": {
+				vars{"alert_overrides": vars{"tasks wait": vars{"threshold": 0}}},
+				"whole number",
+			},
+			"threshold_below_zero": {
+				vars{"alert_overrides": vars{"runs time out": vars{"threshold": -1}}},
+				"negative",
+			},
+			"oldest_of_no_age": {vars{"oldest_minutes": 0}, "positive"},
+			"kept_too_short":   {vars{"keep_finished_days": 31}, "at least 32"},
+			"file_of_a_moving_secret": {
+				vars{"worker_volumes": vars{"v": vars{"path": "/v", "secret": "s"}}},
+				"needs secret_version",
+			},
+			"one_account_of_two_parts": {
+				vars{"service_accounts": env{"caller": ours, "worker": ours}},
+				"roles of both",
+			},
+			"secret_that_moves": {
+				vars{"worker_secrets": vars{"KEY": env{"secret": "s", "version": "latest"}}},
+				"version is a number",
+			},
+			"apps_secret_that_moves": {
+				application("secrets", vars{"KEY": env{"secret": "s", "version": "latest"}}),
+				"version is a number",
+			},
+			"dispatches_of_no_rate":      {vars{"max_dispatches_per_second": 501}, "at most 500"},
+			"backoff_without_a_unit":     {vars{"queue_backoff": vars{"min": "30"}}, "number of seconds"},
+			"backup_kept_too_long":       {vars{"backup_days": 99}, "at most 98"},
+			"half_an_attempt":            {vars{"max_attempts": 1.5}, "whole number"},
+			"emulator":                   {vars{"worker_env": env{"FIRESTORE_EMULATOR_HOST": "h:1"}}, "Not in production"},
+			"log_level_above_info":       {vars{"worker_env": env{"LOG_LEVEL": "Warn"}}, "info or debug"},
+			"application_too_slow":       {application("startup_seconds", 241), "240"},
+			"application_on_our_port":    {application("port", 8080), "not the worker's"},
+			"member_without_a_kind":      {vars{"operators": []string{"a@b.c"}}, "member"},
+			"name_too_long_for_accounts": {vars{"name": "taskguard-in-production"}, "4 to 22"},
+			"vpc_without_a_name":         {vars{"worker_vpc": vars{"tags": []string{"a"}}}, "network or subnetwork"},
+			"volume_of_two_kinds": {
+				vars{"worker_volumes": vars{"v": vars{"path": "/v", "bucket": "b", "memory": "1Gi"}}},
+				"one of",
+			},
+			"instance_without_a_region": {
+				vars{"cloud_sql_instances": []string{"my-project:db"}},
+				"PROJECT:REGION:INSTANCE",
+			},
+			"full_name_of_a_queue": {vars{"queue": "projects/p/locations/l/queues/q"}, "queue's name"},
+		})
 	})
-}
-
-func TestModuleRefusesSettingsThatDoNotFitTogether(t *testing.T) {
-	t.Parallel()
-	refused(t, map[string]refusal{
-		"long_jobs_and_an_analyzer":    {map[string]any{"long_jobs": map[string]any{"image": "long" + digest, "analyzer": "exec:a"}, "analyzer": "exec:a"}, "leave app and analyzer null"},
-		"secret_without_an_image":      {map[string]any{"doclock_image": nil, "session_secret": "s", "session_secret_version": "1"}, "needs doclock_image"},
-		"session_secret_that_moves":    {map[string]any{"doclock_image": "doclock" + digest, "session_secret": "s", "session_secret_version": "latest"}, "a number"},
-		"pusher_secret_that_moves":     {map[string]any{"pusher_secret": "s", "pusher_secret_version": "latest"}, "a number"},
-		"account_of_another_project":   {map[string]any{"service_accounts": map[string]string{"caller": "c@theirs.iam.gserviceaccount.com"}}, "in the project"},
-		"heartbeat_too_slow":           {map[string]any{"lock_ttl_seconds": 300, "lock_heartbeat_seconds": 140}, "two heartbeats"},
-		"too_few_instances":            {map[string]any{"max_concurrent_dispatches": 90, "worker_max_instances": 9}, "429"},
-		"too_many_dispatches":          {map[string]any{"max_concurrent_dispatches": 100}, "429"},
-		"more_idle_instances_than_all": {map[string]any{"worker_min_instances": 11}, "idle"},
-		"kept_without_a_ttl_policy":    {map[string]any{"worker_env": map[string]string{"KEEP_FINISHED": "2160h"}}, "sets this variable itself"},
-		"variable_set_twice":           {map[string]any{"worker_env": map[string]string{"LOCK_TTL": "1s"}}, "sets this variable itself"},
-		"doclocks_variable_set_twice":  {map[string]any{"doclock_env": map[string]string{"TASK_AUTH": "none"}}, "sets this variable itself"},
-		"responder_who_operates_not":   {map[string]any{"responders": []string{"group:a@b.c"}}, "operator too"},
-		"no_indexes":                   {map[string]any{"create_indexes": false}, "new database"},
-		"gpu_with_little_cpu":          {map[string]any{"worker_gpu": "nvidia-l4", "worker_memory": "16Gi"}, "4 CPUs"},
-		"gpu_with_little_memory":       {map[string]any{"worker_gpu": "nvidia-l4", "worker_cpu": "4000m", "worker_memory": "16000Mi"}, "16Gi"},
-		"gpu_of_a_small_application":   {map[string]any{"worker_gpu": "nvidia-l4", "worker_cpu": "4", "worker_memory": "16Gi", "app": map[string]any{"image": "app" + digest}}, "4 CPUs"},
-		"nfs_without_a_vpc":            {map[string]any{"worker_volumes": map[string]any{"v": map[string]any{"path": "/v", "nfs": "h:/v"}}}, "needs worker_vpc"},
-		"account_of_no_part":           {map[string]any{"service_accounts": map[string]string{"console": "c@my-project.iam.gserviceaccount.com"}}, "backup."},
-		"value_and_secret":             {map[string]any{"worker_secrets": map[string]any{"ANALYZER": map[string]string{"secret": "s", "version": "1"}}}, "plain value"},
+	t.Run("values that do not fit together", func(t *testing.T) {
+		t.Parallel()
+		refused(t, map[string]refusal{
+			"long_jobs_and_an_analyzer": {
+				vars{"long_jobs": vars{"image": "long" + digest, "analyzer": "exec:a"}, "analyzer": "exec:a"},
+				"leave app and analyzer null",
+			},
+			"secret_without_an_image": {
+				vars{"doclock_image": nil, "session_secret": "s", "session_secret_version": "1"},
+				"needs doclock_image",
+			},
+			"session_secret_that_moves": {
+				vars{"doclock_image": "doclock" + digest, "session_secret": "s", "session_secret_version": "latest"},
+				"a number",
+			},
+			"pusher_secret_that_moves": {vars{"pusher_secret": "s", "pusher_secret_version": "latest"}, "a number"},
+			"account_of_another_project": {
+				vars{"service_accounts": env{"caller": "c@theirs.iam.gserviceaccount.com"}},
+				"in the project",
+			},
+			"heartbeat_too_slow":           {vars{"lock_ttl_seconds": 300, "lock_heartbeat_seconds": 140}, "two heartbeats"},
+			"too_few_instances":            {vars{"max_concurrent_dispatches": 90, "worker_max_instances": 9}, "429"},
+			"too_many_dispatches":          {vars{"max_concurrent_dispatches": 100}, "429"},
+			"more_idle_instances_than_all": {vars{"worker_min_instances": 11}, "idle"},
+			"kept_without_a_ttl_policy": {
+				vars{"worker_env": env{"KEEP_FINISHED": "2160h"}},
+				"sets this variable itself",
+			},
+			"variable_set_twice": {vars{"worker_env": env{"LOCK_TTL": "1s"}}, "sets this variable itself"},
+			"doclocks_variable_set_twice": {
+				vars{"doclock_env": env{"TASK_AUTH": "none"}},
+				"sets this variable itself",
+			},
+			"responder_who_operates_not": {vars{"responders": []string{"group:a@b.c"}}, "operator too"},
+			"no_indexes":                 {vars{"create_indexes": false}, "new database"},
+			"gpu_with_little_cpu":        {vars{"worker_gpu": gpu, "worker_memory": "16Gi"}, "4 CPUs"},
+			"gpu_with_little_memory": {
+				vars{"worker_gpu": gpu, "worker_cpu": "4000m", "worker_memory": "16000Mi"},
+				"16Gi",
+			},
+			"gpu_of_a_small_application": {
+				vars{"worker_gpu": gpu, "worker_cpu": "4", "worker_memory": "16Gi", "app": vars{"image": "app" + digest}},
+				"4 CPUs",
+			},
+			"nfs_without_a_vpc": {
+				vars{"worker_volumes": vars{"v": vars{"path": "/v", "nfs": "h:/v"}}},
+				"needs worker_vpc",
+			},
+			"account_of_no_part": {
+				vars{"service_accounts": env{"console": "c@my-project.iam.gserviceaccount.com"}},
+				"backup.",
+			},
+			"value_and_secret": {
+				vars{"worker_secrets": vars{"ANALYZER": env{"secret": "s", "version": "1"}}},
+				"plain value",
+			},
+		})
 	})
 }
 
@@ -334,7 +449,7 @@ func TestModuleRefusesSettingsThatDoNotFitTogether(t *testing.T) {
 // it with others, so one call holds cases of one of the two kinds.
 func refused(t *testing.T, cases map[string]refusal) {
 	t.Helper()
-	given := map[string]map[string]any{}
+	given := map[string]vars{}
 	for name, c := range cases {
 		given[name] = c.given
 	}
