@@ -22,6 +22,7 @@ type situation struct {
 	refused              float64                                   // Cloud Run refuses the caller from then on
 	release              float64                                   // a new revision serves
 	abandoned, uncertain float64
+	uncounted            [2]float64 // no line of recovery is counted from the first time to the second, but one
 
 	must   map[string]int // the minutes after which an alert is open at the latest
 	may    []string       // alerts that also open
@@ -114,6 +115,11 @@ func situations(perDay int) map[string]situation {
 			ends: killer(perDay), busy: many,
 			must: map[string]int{"analyses crash": 15, "attempts are exhausted": 40},
 		},
+		"recovery stops": {
+			ends: allReady, uncounted: [2]float64{begins, 10_000},
+			must: map[string]int{"recovery has stopped": 25},
+		},
+		"four lines of recovery are lost": {ends: allReady, uncounted: [2]float64{begins, begins + 4}},
 		"an act is abandoned": {
 			ends: allReady, abandoned: begins,
 			must: map[string]int{"records are abandoned": 2},

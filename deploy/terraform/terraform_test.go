@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
 
 	"taskguard/internal/testing/examplestest"
 )
@@ -129,16 +130,12 @@ func terraform(t *testing.T, folder string, args ...string) (string, error) {
 // vars are values of the module's variables, or the attributes of one.
 type vars = map[string]any
 
-// env is the environment of the worker, or of another part.
-type env = map[string]string
-
 const digest = "@sha256:0000000000000000000000000000000000000000000000000000000000000000"
 
-// application is a value of the variable app with one field changed.
-func application(field string, value any) vars {
-	app := vars{"image": "app" + digest, "env": env{"APP_PORT": "9000"}}
-	app[field] = value
-	return vars{"app": app}
+// parse decodes cases, in which DIGEST is that of an image.
+func parse(t *testing.T, cases string, into any) {
+	t.Helper()
+	check(t, yaml.UnmarshalStrict([]byte(strings.ReplaceAll(cases, "DIGEST", digest)), into))
 }
 
 // evaluated holds the module's outputs by case.
@@ -150,60 +147,42 @@ type evaluated map[string]struct {
 	}
 }
 
+// valid has values of the variables, whose settings are in the golden file.
+const valid = `
+smallest: {}
+application: {app: {image: appDIGEST, env: {APP_PORT: "9000"}, port: 9000}}
+everything:
+  {doclock_image: doclockDIGEST, session_secret: taskguard-session, session_secret_version: "1",
+  otlp_endpoint: "http://collector:4318", backup_bucket: my-project-taskguard-exports}
+theirs:
+  {name: their-guard, project: theirs, region: us-east1, queue: work, backlog_tasks: 7, run_timeout_minutes: 29,
+  keep_finished_days: 90, otlp_endpoint: "https://telemetry.googleapis.com/",
+  worker_env: {LOG_LEVEL: DEBUG, RETRY_MAX: 1h30m}, notification_channels: [mail], renotify_minutes: 120,
+  notification_channels_by_severity: {CRITICAL: [pager], WARNING: []},
+  alert_overrides: {runs time out: {threshold: 7.5}, tasks wait: {disabled: true}}}
+program:
+  {analyzer: "exec:/usr/bin/analyze", worker_env: {MODEL: large, OTEL_TRACES_SAMPLER: always_off},
+  worker_secrets: {MODEL_KEY: {secret: key, version: "1"}, OTEL_EXPORTER_OTLP_HEADERS: {secret: otlp, version: "1"}}}
+long:
+  {long_jobs: {image: longDIGEST, analyzer: "exec:/app/transcribe", run_timeout_minutes: 600, env: {MODEL: large}},
+  worker_env: {RETRY_MAX: 1h}}
+own_list: {analyzer: "exec:/usr/bin/analyze", worker_env: {MODEL: large, ANALYZER_ENV: "*"}}
+platform:
+  {session_secret: s, session_secret_version: "7", doclock_image: doclockDIGEST, doclock_database: (default),
+  doclock_invoker_check: true, backup_bucket: my-backups, max_dispatches_per_second: 200,
+  queue_backoff: {min: 1s, max: 60s, doublings: 3}, recovery_service: true, worker_gpu: nvidia-l4, worker_cpu: "4",
+  worker_memory: 16Gi, worker_vpc: {subnetwork: ours},
+  cloud_sql_instances: ["my-project:europe-west1:a", "theirs:europe-west1:b"],
+  worker_volumes: {models: {path: /models, bucket: my-models}, scratch: {path: /scratch, memory: 1Gi},
+    share: {path: /share, nfs: "10.0.0.2:/share", read_only: false},
+    keys: {path: /keys, secret: key, secret_version: "3"}}}
+`
+
 func TestSettings(t *testing.T) {
 	t.Parallel()
-	folder := calls(t, map[string]vars{
-		"smallest":    {},
-		"application": application("port", 9000),
-		"everything": {
-			"doclock_image": "doclock" + digest, "session_secret": "taskguard-session", "session_secret_version": "1",
-			"otlp_endpoint": "http://collector:4318", "backup_bucket": "my-project-taskguard-exports",
-		},
-		"theirs": {
-			"name": "their-guard", "project": "theirs", "region": "us-east1", "queue": "work", "backlog_tasks": 7,
-			"run_timeout_minutes": 29, "keep_finished_days": 90,
-			"otlp_endpoint": "https://telemetry.googleapis.com/",
-			"worker_env":    env{"LOG_LEVEL": "DEBUG", "RETRY_MAX": "1h30m"},
-
-			"notification_channels":             []string{"mail"},
-			"notification_channels_by_severity": map[string][]string{"CRITICAL": {"pager"}, "WARNING": {}},
-			"renotify_minutes":                  120,
-			"alert_overrides": vars{
-				"runs time out": vars{"threshold": 7.5}, "tasks wait": vars{"disabled": true},
-			},
-		},
-		"program": {
-			"analyzer":   "exec:/usr/bin/analyze",
-			"worker_env": env{"MODEL": "large", "OTEL_TRACES_SAMPLER": "always_off"},
-			"worker_secrets": vars{
-				"MODEL_KEY":                  env{"secret": "key", "version": "1"},
-				"OTEL_EXPORTER_OTLP_HEADERS": env{"secret": "otlp", "version": "1"},
-			},
-		},
-		"long": {
-			"long_jobs": vars{
-				"image": "long" + digest, "analyzer": "exec:/app/transcribe", "run_timeout_minutes": 600,
-				"env": env{"MODEL": "large"},
-			},
-			"worker_env": env{"RETRY_MAX": "1h"},
-		},
-		"own_list": {"analyzer": "exec:/usr/bin/analyze", "worker_env": env{"MODEL": "large", "ANALYZER_ENV": "*"}},
-		"platform": {
-			"session_secret": "s", "session_secret_version": "7", "doclock_image": "doclock" + digest,
-			"doclock_database": "(default)", "doclock_invoker_check": true, "backup_bucket": "my-backups",
-			"max_dispatches_per_second": 200, "queue_backoff": vars{"min": "1s", "max": "60s", "doublings": 3},
-			"recovery_service": true, "worker_gpu": "nvidia-l4", "worker_cpu": "4", "worker_memory": "16Gi",
-			"worker_vpc": vars{"subnetwork": "ours"},
-
-			"cloud_sql_instances": []string{"my-project:europe-west1:a", "theirs:europe-west1:b"},
-			"worker_volumes": vars{
-				"models":  vars{"path": "/models", "bucket": "my-models"},
-				"share":   vars{"path": "/share", "nfs": "10.0.0.2:/share", "read_only": false},
-				"keys":    vars{"path": "/keys", "secret": "key", "secret_version": "3"},
-				"scratch": vars{"path": "/scratch", "memory": "1Gi"},
-			},
-		},
-	})
+	var cases map[string]vars
+	parse(t, valid, &cases)
+	folder := calls(t, cases)
 	var all evaluated
 	outputs(t, folder, &all)
 	got := map[string]map[string]json.RawMessage{}
@@ -301,157 +280,90 @@ func notificationsHaveTheirNames(t *testing.T, all map[string]string) {
 	}
 }
 
-// refusal is a value of a variable and what Terraform says to it.
-type refusal struct {
-	given vars
-	want  string
-}
+// wrong has values of variables that are refused alone, and what Terraform says to them.
+const wrong = `
+image_by_tag: {want: digest, given: {worker_image: "worker:latest"}}
+run_longer_than_a_job: {want: "1435", given: {long_jobs: {image: longDIGEST, analyzer: "exec:a", run_timeout_minutes: 1436}}}
+run_longer_than_a_dispatch: {want: "29 at most", given: {run_timeout_minutes: 29.5}}
+start_in_no_time: {want: at least 1, given: {start_seconds: 0}}
+start_always_in_time: {want: "94 to below 100", given: {start_percent: 100}}
+answers_half_of_errors: {want: "94 to below 100", given: {answer_percent: 50}}
+again_after_no_time: {want: "30 to 1440", given: {renotify_minutes: 29}}
+unknown_severity: {want: CRITICAL, given: {notification_channels_by_severity: {FATAL: []}}}
+logs_of_no_share: {want: "0 to 1", given: {queue_log_ratio: 2}}
+unknown_alert: {want: another name, given: {alert_overrides: {runs: {disabled: true}}}}
+threshold_of_a_variable: {want: of their own, given: {alert_overrides: {"the backlog grows": {threshold: 5}}}}
+threshold_of_half_a_minute: {want: whole number, given: {alert_overrides: {"tasks are not sent": {threshold: 0.5}}}}
+threshold_of_no_minute: {want: whole number, given: {alert_overrides: {"tasks wait": {threshold: 0}}}}
+threshold_below_zero: {want: negative, given: {alert_overrides: {"runs time out": {threshold: -1}}}}
+oldest_of_no_age: {want: positive, given: {oldest_minutes: 0}}
+kept_too_short: {want: at least 32, given: {keep_finished_days: 31}}
+file_of_a_moving_secret: {want: needs secret_version, given: {worker_volumes: {v: {path: "/v", secret: s}}}}
+one_account_of_two_parts: {want: roles of both, given: {service_accounts: {caller: "c@my-project.iam.gserviceaccount.com", worker: "c@my-project.iam.gserviceaccount.com"}}}
+secret_that_moves: {want: version is a number, given: {worker_secrets: {KEY: {secret: s, version: latest}}}}
+apps_secret_that_moves: {want: version is a number, given: {app: {image: appDIGEST, env: {APP_PORT: "9000"}, secrets: {KEY: {secret: s, version: latest}}}}}
+dispatches_of_no_rate: {want: at most 500, given: {max_dispatches_per_second: 501}}
+backoff_without_a_unit: {want: number of seconds, given: {queue_backoff: {min: "30"}}}
+backup_kept_too_long: {want: at most 98, given: {backup_days: 99}}
+half_an_attempt: {want: whole number, given: {max_attempts: 1.5}}
+emulator: {want: Not in production, given: {worker_env: {FIRESTORE_EMULATOR_HOST: "h:1"}}}
+log_level_above_info: {want: info or debug, given: {worker_env: {LOG_LEVEL: Warn}}}
+application_too_slow: {want: "240", given: {app: {image: appDIGEST, env: {APP_PORT: "9000"}, startup_seconds: 241}}}
+application_on_our_port: {want: not the worker's, given: {app: {image: appDIGEST, env: {APP_PORT: "9000"}, port: 8080}}}
+member_without_a_kind: {want: member, given: {operators: ["a@b.c"]}}
+name_too_long_for_accounts: {want: "4 to 22", given: {name: taskguard-in-production}}
+vpc_without_a_name: {want: network or subnetwork, given: {worker_vpc: {tags: [a]}}}
+volume_of_two_kinds: {want: one of, given: {worker_volumes: {v: {path: "/v", bucket: b, memory: "1Gi"}}}}
+instance_without_a_region: {want: "PROJECT:REGION:INSTANCE", given: {cloud_sql_instances: ["my-project:db"]}}
+full_name_of_a_queue: {want: queue's name, given: {queue: projects/p/locations/l/queues/q}}
+`
+
+// unfit has values that do not fit together.
+const unfit = `
+long_jobs_and_an_analyzer: {want: leave app and analyzer null, given: {long_jobs: {image: longDIGEST, analyzer: "exec:a"}, analyzer: "exec:a"}}
+secret_without_an_image: {want: needs doclock_image, given: {doclock_image: null, session_secret: s, session_secret_version: "1"}}
+session_secret_that_moves: {want: a number, given: {doclock_image: doclockDIGEST, session_secret: s, session_secret_version: latest}}
+pusher_secret_that_moves: {want: a number, given: {pusher_secret: s, pusher_secret_version: latest}}
+account_of_another_project: {want: in the project, given: {service_accounts: {caller: "c@theirs.iam.gserviceaccount.com"}}}
+heartbeat_too_slow: {want: two heartbeats, given: {lock_ttl_seconds: 300, lock_heartbeat_seconds: 140}}
+too_few_instances: {want: "429", given: {max_concurrent_dispatches: 90, worker_max_instances: 9}}
+too_many_dispatches: {want: "429", given: {max_concurrent_dispatches: 100}}
+more_idle_instances_than_all: {want: idle, given: {worker_min_instances: 11}}
+kept_without_a_ttl_policy: {want: sets this variable itself, given: {worker_env: {KEEP_FINISHED: "2160h"}}}
+variable_set_twice: {want: sets this variable itself, given: {worker_env: {LOCK_TTL: "1s"}}}
+doclocks_variable_set_twice: {want: sets this variable itself, given: {doclock_env: {TASK_AUTH: none}}}
+responder_who_operates_not: {want: operator too, given: {responders: ["group:a@b.c"]}}
+no_indexes: {want: new database, given: {create_indexes: false}}
+gpu_with_little_cpu: {want: "4 CPUs", given: {worker_gpu: nvidia-l4, worker_memory: "16Gi"}}
+gpu_with_little_memory: {want: "16Gi", given: {worker_gpu: nvidia-l4, worker_cpu: "4000m", worker_memory: "16000Mi"}}
+gpu_of_a_small_application: {want: "4 CPUs", given: {worker_gpu: nvidia-l4, worker_cpu: "4", worker_memory: "16Gi", app: {image: appDIGEST}}}
+nfs_without_a_vpc: {want: needs worker_vpc, given: {worker_volumes: {v: {path: "/v", nfs: "h:/v"}}}}
+account_of_no_part: {want: "backup.", given: {service_accounts: {console: "c@my-project.iam.gserviceaccount.com"}}}
+value_and_secret: {want: plain value, given: {worker_secrets: {ANALYZER: {secret: s, version: "1"}}}}
+`
 
 func TestModule_Refusals(t *testing.T) {
 	t.Parallel()
-	const gpu, ours = "nvidia-l4", "c@my-project.iam.gserviceaccount.com"
-	t.Run("a wrong value", func(t *testing.T) {
-		t.Parallel()
-		refused(t, map[string]refusal{
-			"image_by_tag": {vars{"worker_image": "worker:latest"}, "digest"},
-			"run_longer_than_a_job": {
-				vars{"long_jobs": vars{"image": "long" + digest, "analyzer": "exec:a", "run_timeout_minutes": 1436}},
-				"1435",
-			},
-			"run_longer_than_a_dispatch": {vars{"run_timeout_minutes": 29.5}, "29 at most"},
-			"start_in_no_time":           {vars{"start_seconds": 0}, "at least 1"},
-			"start_always_in_time":       {vars{"start_percent": 100}, "94 to below 100"},
-			"answers_half_of_errors":     {vars{"answer_percent": 50}, "94 to below 100"},
-			"again_after_no_time":        {vars{"renotify_minutes": 29}, "30 to 1440"},
-			"unknown_severity": {
-				vars{"notification_channels_by_severity": map[string][]string{"FATAL": {}}},
-				"CRITICAL",
-			},
-			"logs_of_no_share": {vars{"queue_log_ratio": 2}, "0 to 1"},
-			"unknown_alert":    {vars{"alert_overrides": vars{"runs": vars{"disabled": true}}}, "another name"},
-			"threshold_of_a_variable": {
-				vars{"alert_overrides": vars{"the backlog grows": vars{"threshold": 5}}},
-				"of their own",
-			},
-			"threshold_of_half_a_minute": {
-				vars{"alert_overrides": vars{"tasks are not sent": vars{"threshold": 0.5}}},
-				"whole number",
-			},
-			"threshold_of_no_minute": {
-				vars{"alert_overrides": vars{"tasks wait": vars{"threshold": 0}}},
-				"whole number",
-			},
-			"threshold_below_zero": {
-				vars{"alert_overrides": vars{"runs time out": vars{"threshold": -1}}},
-				"negative",
-			},
-			"oldest_of_no_age": {vars{"oldest_minutes": 0}, "positive"},
-			"kept_too_short":   {vars{"keep_finished_days": 31}, "at least 32"},
-			"file_of_a_moving_secret": {
-				vars{"worker_volumes": vars{"v": vars{"path": "/v", "secret": "s"}}},
-				"needs secret_version",
-			},
-			"one_account_of_two_parts": {
-				vars{"service_accounts": env{"caller": ours, "worker": ours}},
-				"roles of both",
-			},
-			"secret_that_moves": {
-				vars{"worker_secrets": vars{"KEY": env{"secret": "s", "version": "latest"}}},
-				"version is a number",
-			},
-			"apps_secret_that_moves": {
-				application("secrets", vars{"KEY": env{"secret": "s", "version": "latest"}}),
-				"version is a number",
-			},
-			"dispatches_of_no_rate":      {vars{"max_dispatches_per_second": 501}, "at most 500"},
-			"backoff_without_a_unit":     {vars{"queue_backoff": vars{"min": "30"}}, "number of seconds"},
-			"backup_kept_too_long":       {vars{"backup_days": 99}, "at most 98"},
-			"half_an_attempt":            {vars{"max_attempts": 1.5}, "whole number"},
-			"emulator":                   {vars{"worker_env": env{"FIRESTORE_EMULATOR_HOST": "h:1"}}, "Not in production"},
-			"log_level_above_info":       {vars{"worker_env": env{"LOG_LEVEL": "Warn"}}, "info or debug"},
-			"application_too_slow":       {application("startup_seconds", 241), "240"},
-			"application_on_our_port":    {application("port", 8080), "not the worker's"},
-			"member_without_a_kind":      {vars{"operators": []string{"a@b.c"}}, "member"},
-			"name_too_long_for_accounts": {vars{"name": "taskguard-in-production"}, "4 to 22"},
-			"vpc_without_a_name":         {vars{"worker_vpc": vars{"tags": []string{"a"}}}, "network or subnetwork"},
-			"volume_of_two_kinds": {
-				vars{"worker_volumes": vars{"v": vars{"path": "/v", "bucket": "b", "memory": "1Gi"}}},
-				"one of",
-			},
-			"instance_without_a_region": {
-				vars{"cloud_sql_instances": []string{"my-project:db"}},
-				"PROJECT:REGION:INSTANCE",
-			},
-			"full_name_of_a_queue": {vars{"queue": "projects/p/locations/l/queues/q"}, "queue's name"},
+	for name, cases := range map[string]string{"a wrong value": wrong, "values that do not fit together": unfit} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			refused(t, cases)
 		})
-	})
-	t.Run("values that do not fit together", func(t *testing.T) {
-		t.Parallel()
-		refused(t, map[string]refusal{
-			"long_jobs_and_an_analyzer": {
-				vars{"long_jobs": vars{"image": "long" + digest, "analyzer": "exec:a"}, "analyzer": "exec:a"},
-				"leave app and analyzer null",
-			},
-			"secret_without_an_image": {
-				vars{"doclock_image": nil, "session_secret": "s", "session_secret_version": "1"},
-				"needs doclock_image",
-			},
-			"session_secret_that_moves": {
-				vars{"doclock_image": "doclock" + digest, "session_secret": "s", "session_secret_version": "latest"},
-				"a number",
-			},
-			"pusher_secret_that_moves": {vars{"pusher_secret": "s", "pusher_secret_version": "latest"}, "a number"},
-			"account_of_another_project": {
-				vars{"service_accounts": env{"caller": "c@theirs.iam.gserviceaccount.com"}},
-				"in the project",
-			},
-			"heartbeat_too_slow":           {vars{"lock_ttl_seconds": 300, "lock_heartbeat_seconds": 140}, "two heartbeats"},
-			"too_few_instances":            {vars{"max_concurrent_dispatches": 90, "worker_max_instances": 9}, "429"},
-			"too_many_dispatches":          {vars{"max_concurrent_dispatches": 100}, "429"},
-			"more_idle_instances_than_all": {vars{"worker_min_instances": 11}, "idle"},
-			"kept_without_a_ttl_policy": {
-				vars{"worker_env": env{"KEEP_FINISHED": "2160h"}},
-				"sets this variable itself",
-			},
-			"variable_set_twice": {vars{"worker_env": env{"LOCK_TTL": "1s"}}, "sets this variable itself"},
-			"doclocks_variable_set_twice": {
-				vars{"doclock_env": env{"TASK_AUTH": "none"}},
-				"sets this variable itself",
-			},
-			"responder_who_operates_not": {vars{"responders": []string{"group:a@b.c"}}, "operator too"},
-			"no_indexes":                 {vars{"create_indexes": false}, "new database"},
-			"gpu_with_little_cpu":        {vars{"worker_gpu": gpu, "worker_memory": "16Gi"}, "4 CPUs"},
-			"gpu_with_little_memory": {
-				vars{"worker_gpu": gpu, "worker_cpu": "4000m", "worker_memory": "16000Mi"},
-				"16Gi",
-			},
-			"gpu_of_a_small_application": {
-				vars{"worker_gpu": gpu, "worker_cpu": "4", "worker_memory": "16Gi", "app": vars{"image": "app" + digest}},
-				"4 CPUs",
-			},
-			"nfs_without_a_vpc": {
-				vars{"worker_volumes": vars{"v": vars{"path": "/v", "nfs": "h:/v"}}},
-				"needs worker_vpc",
-			},
-			"account_of_no_part": {
-				vars{"service_accounts": env{"console": "c@my-project.iam.gserviceaccount.com"}},
-				"backup.",
-			},
-			"value_and_secret": {
-				vars{"worker_secrets": vars{"ANALYZER": env{"secret": "s", "version": "1"}}},
-				"plain value",
-			},
-		})
-	})
+	}
 }
 
 // refused plans all cases at once. Terraform checks a variable alone before it compares
 // it with others, so one call holds cases of one of the two kinds.
-func refused(t *testing.T, cases map[string]refusal) {
+func refused(t *testing.T, text string) {
 	t.Helper()
+	var cases map[string]struct {
+		Given vars
+		Want  string
+	}
+	parse(t, text, &cases)
 	given := map[string]vars{}
 	for name, c := range cases {
-		given[name] = c.given
+		given[name] = c.Given
 	}
 	out, _ := terraform(t, calls(t, given), "plan", "-json") // it fails; each case is checked below
 	details := map[string]string{}
@@ -468,8 +380,8 @@ func refused(t *testing.T, cases map[string]refusal) {
 		details[strings.TrimPrefix(message.Diagnostic.Snippet.Context, "module.")] += message.Diagnostic.Detail
 	}
 	for name, c := range cases {
-		if !strings.Contains(details[name], c.want) {
-			t.Errorf("%s: got %q, want %q", name, details[name], c.want)
+		if !strings.Contains(details[name], c.Want) {
+			t.Errorf("%s: got %q, want %q", name, details[name], c.Want)
 		}
 	}
 }
