@@ -2,8 +2,6 @@
 package deploy
 
 import (
-	"encoding/json"
-	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -45,61 +43,6 @@ func environmentOf(c *run.Container) map[string]string {
 		}
 	}
 	return env
-}
-
-func TestDeployREADMEHasTheFiguresOfTheFiles(t *testing.T) {
-	w, wc := service(t, "service.yaml")
-	d, dc := service(t, "doclock.yaml")
-	timeout := w.Spec.Template.Spec.TimeoutSeconds
-	words := []string{
-		fmt.Sprintf("the request timeout (%d s;", timeout), fmt.Sprintf(`"dispatchDeadline": "%ds"`, timeout),
-		fmt.Sprintf("`RUN_TIMEOUT` (%s)", environmentOf(wc)["RUN_TIMEOUT"]),
-		fmt.Sprintf("one of an instance's %d places", d.Spec.Template.Spec.ContainerConcurrency),
-		fmt.Sprintf("the request timeout (%d s)", d.Spec.Template.Spec.TimeoutSeconds),
-		"collection-group=" + environmentOf(wc)["ANALYSES_COLLECTION"],
-		"\nexport GOOGLE_CLOUD_PROJECT=$PROJECT CLOUDSDK_CORE_PROJECT=$PROJECT CLOUDSDK_RUN_REGION=$REGION\n",
-		"\nexport DOCLOCK_DATABASE=" + environmentOf(dc)["FIRESTORE_DATABASE"] + " ",
-	}
-	var declared struct {
-		Indexes []struct {
-			Fields []struct{ FieldPath, Order string }
-		}
-		FieldOverrides []struct{ CollectionGroup, FieldPath string }
-	}
-	check(t, json.Unmarshal([]byte(read(t, "firestore.indexes.json")), &declared))
-	for _, i := range declared.Indexes {
-		for _, f := range i.Fields {
-			words = append(words, fmt.Sprintf(" --field-config=field-path=%s,order=%s", f.FieldPath, strings.ToLower(f.Order)))
-		}
-	}
-	exempt := map[string]string{"analyses": "for field in", "analysesKeys": "for field in"}
-	for _, o := range declared.FieldOverrides {
-		exempt[o.CollectionGroup] += " " + o.FieldPath
-	}
-	readme := pages(t)
-	words = append(words, "firestore databases create --location=$REGION --type=firestore-native --enable-pitr --delete-protection\n", " --uniform-bucket-level-access\n", "--replication-policy=user-managed --locations=$REGION --data-file=-", "--region=$BUILD_REGION ${POOL:+--worker-pool=$POOL}",
-		"  retry gcloud projects add-iam-policy-binding $PROJECT --role=roles/datastore.user", "  retry gcloud iam service-accounts add-iam-policy-binding $CALLER",
-		"  retry gcloud storage buckets add-iam-policy-binding", "set-cleanup-policies taskguard --location=$REGION --policy=deploy/cleanup.json --no-dry-run")
-	if keep := `"action": { "type": "Keep" }, "condition": { "tagState": "tagged", "tagPrefixes": ["serving"] } }`; !strings.Contains(read(t, "cleanup.json"), keep) {
-		t.Errorf("cleanup.json does not keep what release.sh tags: %s", keep)
-	}
-	for _, w := range append(words, exempt["analyses"]+"; do", exempt["analysesKeys"]+"; do") {
-		if !strings.Contains(readme, w) {
-			t.Errorf("the pages lack %q", w)
-		}
-	}
-}
-
-func TestTheProbesOfTheServiceFilesAreTheHealthRoutes(t *testing.T) {
-	for _, file := range []string{"service.yaml", "sidecar", "doclock.yaml"} {
-		s, c := service(t, file)
-		if own := s.Spec.Template.Metadata.Annotations["autoscaling.knative.dev/maxScale"]; own != "" || s.Metadata.Annotations["run.googleapis.com/maxScale"] == "" {
-			t.Errorf("%s: a change of the instances would wait for the next revision: %q", file, own)
-		}
-		if c.StartupProbe.HttpGet.Path != "/health/ready" || c.LivenessProbe.HttpGet.Path != "/health/live" {
-			t.Errorf("%s: the probes request %s and %s", file, c.StartupProbe.HttpGet.Path, c.LivenessProbe.HttpGet.Path)
-		}
-	}
 }
 
 func read(t *testing.T, path string) string {

@@ -91,22 +91,26 @@ func outcomes() map[string]bool {
 var payloadTest = regexp.MustCompile(`jsonPayload\.(\w+)(>=|>|=~|=|:)("[^"]*"|[\w*]+)`)
 
 // A metric of a field that no line has stays at zero, and its alert never fires.
-func TestLogMetricsUseTheFieldsThatTheWorkerWrites(t *testing.T) {
+func TestMetrics_Fields(t *testing.T) {
 	types := map[string]string{"message": "string"}
 	for _, f := range delivery.LogFields() {
 		types[f.Name] = f.Type
 	}
-	codes := []string{
-		analysislock.AttemptsExhausted, analysislock.RunTimeExhausted, analysislock.NotStarted, analysislock.Crashed,
-		delivery.CodeRunTimeout, delivery.CodeStalled,
+	values := map[string][]string{
+		"message": {"delivery", "rejected", "recovery", delivery.UncertainMessage},
+		"code": {
+			analysislock.AttemptsExhausted, analysislock.RunTimeExhausted, analysislock.NotStarted, analysislock.Crashed,
+			delivery.CodeRunTimeout, delivery.CodeStalled,
+		},
 	}
 	for name, m := range workersMetrics(t) {
 		for _, c := range payloadTest.FindAllStringSubmatch(m.Filter, -1) {
 			field, value := c[1], strings.Trim(c[3], `"`)
-			wrong := types[field] == "" || strings.Contains(c[2], ">") != (types[field] == "integer") ||
-				field == "message" && value != "^(delivery|rejected)$" && value != "rejected" && value != "recovery" && value != delivery.UncertainMessage || field == "code" && !isOneOf(value, codes)
-			if wrong {
+			if types[field] == "" || strings.Contains(c[2], ">") != (types[field] == "integer") {
 				t.Errorf("%s: %s of a field of type %q", name, c[0], types[field])
+			}
+			if values[field] != nil && !isOneOf(value, values[field]) {
+				t.Errorf("%s: the field %s is never %s", name, field, value)
 			}
 		}
 		for _, label := range m.Labels {
@@ -131,49 +135,54 @@ func isOneOf(expression string, names []string) bool {
 }
 
 // With a filter that lets other lines through, an alert would fire always, or never.
-func TestLogMetricsCountTheseLinesAndNoOthers(t *testing.T) {
+func TestMetrics_Lines(t *testing.T) {
+	const smoke = "smoke-test-b" // release.sh's
 	type line = map[string]any
 	for _, c := range []struct {
-		line line
-		want []string
+		message string
+		fields  line
+		want    string // without deliveries or recoveries, which count each line of the message
 	}{
-		{line{"message": "listening"}, nil},
-		{line{"message": "recovery", "found": 0}, []string{"recoveries"}},
-		{line{"message": "recovery", "found": 3, "stuck": 1}, []string{"recoveries", "stuck"}},
-		{line{"message": "recovery", "found": 0, "abandoned": 1}, []string{"abandoned", "recoveries"}},
-		{line{"message": "recovery", "found": 0, "abandoned": 0}, []string{"recoveries"}},
-		{line{"message": "delivery"}, []string{"deliveries"}},
-		{line{"message": "delivery", "analysis_id": "a", "acquire_ms": 0, "run_ms": 0, "attempt": 1}, []string{"acquire_ms", "attempts", "deliveries", "run_ms"}},
-		{line{"message": "delivery", "time_to_start_ms": 300_000, "time_to_ready_ms": 1}, []string{"deliveries", "time_to_ready_ms", "time_to_start_ms"}},
-		{line{"message": "delivery", "time_to_start_ms": 300_001}, []string{"deliveries", "late_starts", "time_to_start_ms"}},
-		{line{"message": "recovery", "found": 0, "oldest_ms": 0}, []string{"oldest_ms", "recoveries"}},
-		{line{"message": "delivery", "code": "attempts_exhausted", "stolen": true}, []string{"deliveries", "exhausted", "steals"}},
-		{line{"message": "delivery", "code": "run_time_exhausted"}, []string{"deliveries", "exhausted"}},
-		{line{"message": "delivery", "code": "run_timeout", "lost": "taken", "follow_up": "booked"}, []string{"deliveries", "follow_ups", "losses", "timeouts"}},
-		{line{"message": "delivery", "code": "stalled", "asked_ms": 1_800_000}, []string{"deliveries", "timeouts"}},
-		{line{"message": "delivery", "code": "analyzer_failed", "asked_ms": 1_800_001}, []string{"deliveries", "long_waits"}},
-		{line{"message": "delivery", "outcome": "retry", "asked_ms": 3_600_001}, []string{"deliveries", "long_waits", "waits_over_1h"}},
-		{line{"message": "delivery", "asked_ms": 14_400_001}, []string{"deliveries", "long_waits", "waits_over_1h", "waits_over_4h"}},
-		{line{"message": "delivery", "code": "not_started"}, []string{"deliveries", "exhausted"}},
-		{line{"message": "delivery", "code": "crashed"}, []string{"deliveries", "exhausted"}},
-		{line{"message": "delivery", "analysis_id": "a", "outcome": "not_found"}, []string{"deliveries"}},
-		{line{"message": "delivery", "analysis_id": "smoke-test-b", "outcome": "not_found"}, nil},
-		{line{"message": delivery.UncertainMessage, "analysis_id": "a"}, []string{"uncertain"}},
-		{line{"message": "rejected", "outcome": "not_found"}, []string{"deliveries", "rejected"}},
-		{line{"message": "delivery", "analysis_id": "smoke-test-b", "outcome": "unavailable"}, []string{"deliveries"}}, // it is a 5xx of the service, too
+		{"listening", nil, ""},
+		{"recovery", line{"abandoned": 0}, ""},
+		{"recovery", line{"stuck": 1, "abandoned": 1, "oldest_ms": 0}, "abandoned oldest_ms stuck"},
+		{"delivery", line{"acquire_ms": 0, "run_ms": 0, "attempt": 1}, "acquire_ms attempts run_ms"},
+		{"delivery", line{"time_to_start_ms": 300_000, "time_to_ready_ms": 1}, "time_to_ready_ms time_to_start_ms"},
+		{"delivery", line{"time_to_start_ms": 300_001}, "late_starts time_to_start_ms"},
+		{"delivery", line{"code": "attempts_exhausted", "stolen": true}, "exhausted steals"},
+		{"delivery", line{"code": "run_time_exhausted"}, "exhausted"},
+		{"delivery", line{"code": "not_started"}, "exhausted"},
+		{"delivery", line{"code": "crashed"}, "exhausted"},
+		{"delivery", line{"code": "run_timeout", "lost": "taken", "follow_up": "booked"}, "follow_ups losses timeouts"},
+		{"delivery", line{"code": "stalled", "asked_ms": 1_800_000}, "timeouts"},
+		{"delivery", line{"code": "analyzer_failed", "asked_ms": 1_800_001}, "long_waits"},
+		{"delivery", line{"asked_ms": 3_600_001}, "long_waits waits_over_1h"},
+		{"delivery", line{"asked_ms": 14_400_001}, "long_waits waits_over_1h waits_over_4h"},
+		{"delivery", line{"analysis_id": "a", "outcome": "not_found"}, ""},
+		{"delivery", line{"analysis_id": smoke, "outcome": "unavailable"}, ""},
+		{delivery.UncertainMessage, line{"analysis_id": "a"}, "uncertain"},
+		{"rejected", line{"outcome": "not_found"}, "deliveries rejected"},
 	} {
-		got := map[string]bool{}
-		for name, m := range workersMetrics(t) {
-			if counts(t, m.Filter, c.line) {
+		got, all := map[string]bool{}, workersMetrics(t)
+		entry := line{"message": c.message}
+		maps.Copy(entry, c.fields)
+		for name, m := range all {
+			if counts(t, m.Filter, entry) {
 				got[name] = true
 			}
 		}
-		if all := sorted(got); !slices.Equal(all, c.want) {
-			t.Errorf("%v counts as %q, want %q", c.line, all, c.want)
+		each := map[string]string{"delivery": "deliveries", "recovery": "recoveries"}[c.message]
+		if each != "" && !got[each] {
+			t.Errorf("%v does not count among the %s", entry, each)
+		}
+		delete(got, each)
+		if names := strings.Join(sorted(got), " "); names != c.want {
+			t.Errorf("%v counts as %s, want %s", entry, names, c.want)
 		}
 	}
-	if release := read(t, "release.sh"); !strings.Contains(release, `"analysis_id\":\"smoke-test-$BUILD`) {
-		t.Error("the smoke test requests another analysis")
+	unknown := line{"message": "delivery", "analysis_id": smoke, "outcome": "not_found"}
+	if counts(t, workersMetrics(t)["deliveries"].Filter, unknown) {
+		t.Error("the calls of the smoke test count")
 	}
 }
 
@@ -198,8 +207,8 @@ func counts(t *testing.T, filter string, line map[string]any) bool {
 		want := strings.Trim(c[3], `"`)
 		least, _ := strconv.Atoi(want)
 		holds := map[string]bool{
-			"=": fmt.Sprint(value) == want, "=~": regexp.MustCompile(strings.Trim(want, "*")).MatchString(fmt.Sprint(value)),
-			">": n > least, ">=": n >= least, ":": true,
+			"=": fmt.Sprint(value) == want, ">": n > least, ">=": n >= least, ":": true,
+			"=~": regexp.MustCompile(strings.Trim(want, "*")).MatchString(fmt.Sprint(value)),
 		}
 		if !there || !holds[c[2]] {
 			return false
@@ -222,12 +231,15 @@ func metrics(m monitoring) map[string]metric {
 		"cloudtasks_googleapis_com:queue_depth":               {queue, []string{"queue_id"}, false},
 		"cloudtasks_googleapis_com:queue_task_attempt_count":  {queue, []string{"queue_id", "response_code"}, false},
 		"cloudtasks_googleapis_com:queue_task_attempt_delays": {queue, []string{"queue_id"}, true},
-		"run_googleapis_com:request_count":                    {service, []string{"service_name", "revision_name", "response_code", "response_code_class"}, false},
-		"run_googleapis_com:container_instance_count":         {service, []string{"service_name", "state"}, false},
-		"run_googleapis_com:container_memory_utilizations":    {service, []string{"service_name"}, true},
+		"run_googleapis_com:request_count": {
+			service, []string{"service_name", "revision_name", "response_code", "response_code_class"}, false,
+		},
+		"run_googleapis_com:container_instance_count":      {service, []string{"service_name", "state"}, false},
+		"run_googleapis_com:container_memory_utilizations": {service, []string{"service_name"}, true},
 	}
 	for name, l := range m.LogMetrics {
-		all["logging_googleapis_com:user_taskguard_"+name] = metric{service, append([]string{"service_name", "revision_name"}, l.Labels...), l.Value != ""}
+		labels := append([]string{"service_name", "revision_name"}, l.Labels...)
+		all["logging_googleapis_com:user_taskguard_"+name] = metric{service, labels, l.Value != ""}
 	}
 	all["logging_googleapis_com:user_taskguard_exports"] = metric{job, []string{"job_id"}, false}
 	return all
@@ -246,7 +258,7 @@ func checkQuery(t *testing.T, name string, known map[string]metric, query string
 	t.Helper()
 	labels := []string{"le"}
 	selected := selector.FindAllStringSubmatch(query, -1)
-	if strings.Count(query, "_googleapis_com:") != len(selected) || strings.Count(query, "(") != strings.Count(query, ")") {
+	if strings.Count(query, "_googleapis_com:") != len(selected) {
 		t.Errorf("%s: malformed: %s", name, query)
 	}
 	for _, s := range selected {
@@ -261,8 +273,10 @@ func checkQuery(t *testing.T, name string, known map[string]metric, query string
 		for part := range strings.SplitSeq(s[2], ",") {
 			c := matcher.FindStringSubmatch(part)
 			switch {
-			case c == nil, c[1] == "monitored_resource" && c[2] != m.resource, c[1] != "monitored_resource" && !slices.Contains(m.labels, c[1]):
+			case c == nil, !slices.Contains(append(m.labels, "monitored_resource"), c[1]):
 				t.Errorf("%s: %s matches no label of %s", name, part, s[1])
+			case c[1] == "monitored_resource" && c[2] != m.resource:
+				t.Errorf("%s: %s is not of %s", name, s[1], c[2])
 			case c[1] == "outcome":
 				for outcome := range strings.SplitSeq(c[2], "|") {
 					if !outcomes()[outcome] {
@@ -281,12 +295,13 @@ func checkQuery(t *testing.T, name string, known map[string]metric, query string
 	}
 }
 
-func TestAlertsAndChartsQueryWhatIsMeasured(t *testing.T) {
+func TestMetrics_Queries(t *testing.T) {
 	m := readMonitoring(t)
 	known := metrics(m)
 	for name, a := range m.Alerts {
 		checkQuery(t, name, known, a.Query)
-		if strings.Contains(a.Query, "user_taskguard_losses{") && !strings.Contains(a.Query, `,lost!="cancelled"}`) {
+		losses := strings.Contains(a.Query, "user_taskguard_losses{")
+		if losses && !strings.Contains(a.Query, `,lost!="cancelled"}`) {
 			t.Errorf("%s: a cancel by an operator counts as a loss: %s", name, a.Query)
 		}
 	}

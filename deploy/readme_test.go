@@ -1,6 +1,8 @@
 package deploy
 
 import (
+	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -40,7 +42,7 @@ func (c *cloud) follow(sections ...string) (calls [][]string) {
 }
 
 // The project had a database and Cloud Build's bucket before.
-func TestTheRemovalLeavesWhatThePageHasNotMade(t *testing.T) {
+func TestRemoval(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	const before = "+firestore databases:(default)\n+storage buckets:my-project_cloudbuild\n"
@@ -52,8 +54,8 @@ func TestTheRemovalLeavesWhatThePageHasNotMade(t *testing.T) {
 		script += block[1]
 	}
 	c.bash("", "-c", script)
-	if calls := c.calls(); c.read("cloud") != before || !strings.Contains(calls, "gcloud run services delete taskguard-worker") || !strings.Contains(calls, "gcloud storage rm") {
-		t.Errorf("it deletes %q by\n%s", c.read("cloud"), calls)
+	if c.read("cloud") != before || !strings.Contains(c.calls(), "gcloud storage rm") {
+		t.Errorf("it deletes %q by\n%s", c.read("cloud"), c.calls())
 	}
 }
 
@@ -82,55 +84,103 @@ func granted(t *testing.T, calls [][]string) (all []string) {
 	return slices.Sorted(slices.Values(all))
 }
 
-// The module's roles are those of TestTheModuleGrantsTheseRolesAndNoOthers, and telemetry's pairs
-// of an account and a role are in accounts.tf.
-func TestTheREADMEsCommandsGrantWhatTheModuleGrants(t *testing.T) {
-	const api, oncall = "serviceAccount:api", "group:oncall@example.com"
-	want := []string{
-		"artifactregistry.writer build repositories taskguard",
-		"storage.objectViewer build buckets my-project-build",
-		"logging.logWriter build projects my-project", "monitoring.viewer build projects my-project", "projects/my-project/taskguardOperations build projects my-project", "projects/my-project/taskguardOperations " + oncall + " projects my-project",
-		"logging.logWriter test projects my-project", "storage.objectViewer test buckets my-project-build",
-		"run.developer build services worker", "run.developer build services doclock",
-		"iam.serviceAccountUser build service-accounts worker", "iam.serviceAccountUser build service-accounts doclock",
-		"iam.serviceAccountOpenIdTokenCreator build service-accounts caller",
-		"run.invoker caller services worker",
-		"secretmanager.secretAccessor doclock secrets session",
-		"datastore.user worker database (default)", "datastore.user doclock database doclock", "datastore.user " + oncall + " database doclock",
-		"datastore.user " + api + " database (default)", "datastore.user " + oncall + " database (default)",
-		"cloudscheduler.viewer " + oncall + " projects my-project", "logging.viewer " + oncall + " projects my-project",
-		"monitoring.viewer " + oncall + " projects my-project", "serviceusage.serviceUsageConsumer " + oncall + " projects my-project",
-		"projects/my-project/taskguardTaskFinder worker queues analyses", "projects/my-project/taskguardExporter backup database (default)",
-		"cloudtasks.viewer " + oncall + " queues analyses", "cloudtasks.taskDeleter " + oncall + " queues analyses",
-		"run.viewer " + oncall + " services worker", "run.viewer " + oncall + " services doclock",
-	}
-	for _, member := range []string{"worker", api, oncall} {
-		want = append(want, "cloudtasks.enqueuer "+member+" queues analyses", "iam.serviceAccountUser "+member+" service-accounts caller")
-	}
-	for _, pair := range []string{
-		"worker serviceusage.serviceUsageConsumer", "worker telemetry.metricsWriter", "worker telemetry.tracesWriter",
-		"doclock serviceusage.serviceUsageConsumer", "doclock telemetry.tracesWriter",
-	} {
-		account, role, _ := strings.Cut(pair, " ")
-		want = append(want, role+" "+account+" projects my-project")
-		if !strings.Contains(read(t, moduleFolder+"/accounts.tf"), `["`+account+`", "`+role+`"]`) {
-			t.Errorf("the module lacks %s", pair)
+// The module's roles are those of TestModule_Roles, and telemetry's pairs of an account and a role are in accounts.tf.
+func TestPages_Grants(t *testing.T) {
+	const api, oncall, taskguard = "serviceAccount:api", "group:oncall@example.com", "projects/my-project/taskguard"
+	want := []string{}
+	grant := func(member, on string, roles ...string) {
+		for _, role := range roles {
+			want = append(want, role+" "+member+" "+on)
 		}
 	}
-	calls := newCloud(t).follow("First, on either path", "With gcloud alone", "Traces and metrics")
+	grant("build", "repositories taskguard", "artifactregistry.writer")
+	grant("build", "buckets my-project-build", "storage.objectViewer")
+	grant("build", "projects my-project", "logging.logWriter", "monitoring.viewer", taskguard+"Operations")
+	grant("build", "service-accounts caller", "iam.serviceAccountOpenIdTokenCreator")
+	grant("test", "projects my-project", "logging.logWriter")
+	grant("test", "buckets my-project-build", "storage.objectViewer")
+	for _, service := range []string{"worker", "doclock"} {
+		grant("build", "services "+service, "run.developer")
+		grant("build", "service-accounts "+service, "iam.serviceAccountUser")
+		grant(oncall, "services "+service, "run.viewer")
+	}
+	grant("caller", "services worker", "run.invoker")
+	grant("doclock", "secrets session", "secretmanager.secretAccessor")
+	grant("doclock", "database doclock", "datastore.user")
+	grant("worker", "queues analyses", taskguard+"TaskFinder")
+	grant("backup", "database (default)", taskguard+"Exporter")
+	grant(oncall, "database doclock", "datastore.user")
+	grant(oncall, "projects my-project", "cloudscheduler.viewer", "logging.viewer", "monitoring.viewer",
+		"serviceusage.serviceUsageConsumer", taskguard+"Operations")
+	grant(oncall, "queues analyses", "cloudtasks.viewer", "cloudtasks.taskDeleter")
+	for _, member := range []string{"worker", api, oncall} {
+		grant(member, "database (default)", "datastore.user")
+		grant(member, "queues analyses", "cloudtasks.enqueuer")
+		grant(member, "service-accounts caller", "iam.serviceAccountUser")
+	}
+	for account, roles := range map[string][]string{
+		"worker":  {"serviceusage.serviceUsageConsumer", "telemetry.metricsWriter", "telemetry.tracesWriter"},
+		"doclock": {"serviceusage.serviceUsageConsumer", "telemetry.tracesWriter"},
+	} {
+		grant(account, "projects my-project", roles...)
+		for _, role := range roles {
+			if !strings.Contains(read(t, moduleFolder+"/accounts.tf"), `["`+account+`", "`+role+`"]`) {
+				t.Errorf("the module lacks %s %s", account, role)
+			}
+		}
+	}
+
+	c := newCloud(t)
+	calls := c.follow("First, on either path", "With gcloud alone", "Traces and metrics")
 	if diff := cmp.Diff(slices.Sorted(slices.Values(want)), granted(t, calls)); diff != "" {
 		t.Errorf("-want +pages:\n%s", diff)
 	}
+	c.wantDatabase()
 }
 
-func TestTheREADMEsStepsCallTheModule(t *testing.T) {
+// wantDatabase checks that the calls have made the databases, and the indexes that are declared for Firebase's tool.
+func (c *cloud) wantDatabase() {
+	c.t.Helper()
+	var declared struct {
+		Indexes []struct {
+			Fields []struct{ FieldPath, Order string }
+		}
+		FieldOverrides []struct{ CollectionGroup, FieldPath string }
+	}
+	check(c.t, json.Unmarshal([]byte(read(c.t, "firestore.indexes.json")), &declared))
+	want := []string{
+		"--type=firestore-native --enable-pitr --delete-protection", "--public-access-prevention",
+		"set-cleanup-policies taskguard --location=europe-west1 --policy=deploy/cleanup.json --no-dry-run",
+	}
+	for _, index := range declared.Indexes {
+		fields := ""
+		for _, f := range index.Fields {
+			fields += fmt.Sprintf(" --field-config=field-path=%s,order=%s", f.FieldPath, strings.ToLower(f.Order))
+		}
+		want = append(want, "--collection-group=analyses"+fields)
+	}
+	for _, f := range declared.FieldOverrides {
+		exempt := fmt.Sprintf("fields update %s --collection-group=%s --disable-indexes", f.FieldPath, f.CollectionGroup)
+		want = append(want, exempt)
+	}
+	for _, call := range want {
+		if !strings.Contains(c.calls(), call) {
+			c.t.Errorf("there is no call %s", call)
+		}
+	}
+}
+
+func TestPages_Module(t *testing.T) {
 	c := newCloud(t)
 	calls := c.follow("First, on either path", "With Terraform", "With Cloud Build")
 	given := callsModule(t, filepath.Join(c.folder, "production", "main.tf"))
 	for variable, want := range map[string]string{
-		"notification_channels": "projects/my-project/notificationChannels/7", "session_secret": "taskguard-session", "build_source_bucket": "my-project-taskguard-build",
-		"backup_bucket": "my-project-taskguard-backup",
-		"submitters":    "serviceAccount:api@my-project", "operators": "group:oncall@example.com",
+		"notification_channels": "projects/my-project/notificationChannels/7",
+		"session_secret":        "taskguard-session",
+		"build_source_bucket":   "my-project-taskguard-build",
+		"backup_bucket":         "my-project-taskguard-backup",
+		"submitters":            "serviceAccount:api@my-project",
+		"operators":             "group:oncall@example.com",
 	} {
 		if !strings.Contains(given[variable], want) {
 			t.Errorf("production/main.tf has %s = %s, want %s", variable, given[variable], want)
@@ -141,10 +191,9 @@ func TestTheREADMEsStepsCallTheModule(t *testing.T) {
 	}
 	var enabled []string
 	for _, words := range calls {
-		if len(words) > 3 && words[1] == "services" && words[2] == "enable" {
-			for _, api := range words[3:] {
-				enabled = append(enabled, strings.TrimSuffix(api, ".googleapis.com"))
-			}
+		all, ok := strings.CutPrefix(strings.Join(words, " "), "gcloud services enable ")
+		if ok {
+			enabled = append(enabled, strings.Fields(strings.ReplaceAll(all, ".googleapis.com", ""))...)
 		}
 	}
 	s := evaluated(t, "everything")
@@ -154,25 +203,30 @@ func TestTheREADMEsStepsCallTheModule(t *testing.T) {
 }
 
 // The names in the files are those of all other tests, so these are others.
-func TestTheREADMEPutsItsNamesIntoTheFilesAndKeepsTheOriginals(t *testing.T) {
+func TestPages_Substitution(t *testing.T) {
 	c := newCloud(t)
-	script := "set -eu; PROJECT=theirs NUMBER=7 REGION=us-east1 WORKER_IMAGE=us/w@sha256:1 DOCLOCK_IMAGE=us/d@sha256:2\n" +
-		strings.Join(regexp.MustCompile(`(?m)^(sed -i.* deploy/|rm deploy/).*\n`).FindAllString(pages(t), -1), "")
-	if !c.bash("", "-c", script) {
+	edits := regexp.MustCompile(`(?m)^(sed -i.* deploy/|rm deploy/).*\n`).FindAllString(pages(t), -1)
+	script := "set -eu; PROJECT=theirs NUMBER=7 REGION=us-east1 WORKER_IMAGE=us/w@sha256:1 DOCLOCK_IMAGE=us/d@sha256:2\n"
+	if !c.bash("", "-c", script+strings.Join(edits, "")) {
 		t.Fatal(c.output)
 	}
-	for _, path := range files(t, c.folder+"/deploy/monitoring/*/*.json") {
-		if text := read(t, path); strings.Contains(text, "my-project") || strings.Contains(text, "europe-west1") {
-			t.Errorf("%s:\n%s", path, text)
-		}
-	}
-	for name, image := range map[string]string{"service.yaml": "image: us/w@sha256:1\n", "doclock.yaml": "image: us/d@sha256:2\n", "queue.yaml": ""} {
-		now := c.read("deploy/" + name)
-		if !strings.Contains(now, image) || strings.Contains(now, "my-project") || strings.Contains(now, "123456789012") || strings.Contains(now, "europe-west1") {
-			t.Errorf("%s:\n%s", name, now)
+	changed := files(t, c.folder+"/deploy/monitoring/*/*.json")
+	for name, image := range map[string]string{
+		"service.yaml": "image: us/w@sha256:1\n", "doclock.yaml": "image: us/d@sha256:2\n", "queue.yaml": "",
+	} {
+		changed = append(changed, c.folder+"/deploy/"+name)
+		if !strings.Contains(c.read("deploy/"+name), image) {
+			t.Errorf("%s has no %s", name, image)
 		}
 		if c.read("deploy/"+name+".orig") != read(t, name) {
-			t.Errorf("%s.orig is not the original %s", name, name)
+			t.Errorf("%s.orig is not the original", name)
+		}
+	}
+	for _, path := range changed {
+		for _, ours := range []string{"my-project", "123456789012", "europe-west1"} {
+			if strings.Contains(read(t, path), ours) {
+				t.Errorf("%s still has %s", path, ours)
+			}
 		}
 	}
 }

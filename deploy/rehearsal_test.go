@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -112,20 +111,23 @@ func newCloud(t *testing.T) *cloud {
 	t.Helper()
 	c := &cloud{t: t, folder: t.TempDir()}
 	check(t, os.CopyFS(filepath.Join(c.folder, "deploy"), os.DirFS(".")))
-	c.write("fakes", cloudFakes)
-	c.write("cloud", "")
-	c.write("exports", "")
-	c.write("apis", "storage.googleapis.com\n")
-	c.write("application_default_credentials.json", `{"type": "authorized_user"}`)
+	for name, text := range map[string]string{
+		"fakes": cloudFakes, "cloud": "", "exports": "", "apis": "storage.googleapis.com\n",
+		"application_default_credentials.json": `{"type": "authorized_user"}`,
+	} {
+		c.write(name, text)
+	}
 	return c
 }
 
-// withFewAlerts removes most files of alerts and log metrics, which the page takes in loops.
-func (c *cloud) withFewAlerts() *cloud {
-	c.t.Helper()
+// newRehearsal has few alerts and log metrics, which the page takes in loops.
+func newRehearsal(t *testing.T, env ...string) *cloud {
+	t.Helper()
+	c := newCloud(t)
+	c.env = env
 	for _, kind := range []string{"policies", "metrics"} {
-		for _, path := range files(c.t, c.folder+"/deploy/monitoring/"+kind+"/*.json")[2:] {
-			check(c.t, os.Remove(path))
+		for _, path := range files(t, c.folder+"/deploy/monitoring/"+kind+"/*.json")[2:] {
+			check(t, os.Remove(path))
 		}
 	}
 	return c
@@ -143,21 +145,20 @@ func (c *cloud) read(name string) string {
 
 // bash runs bash with these arguments in the folder, and reports whether it succeeded.
 func (c *cloud) bash(answers string, args ...string) bool {
-	c.t.Helper()
 	cmd := exec.CommandContext(c.t.Context(), "bash", args...)
 	cmd.Dir, cmd.Stdin, cmd.WaitDelay = c.folder, strings.NewReader(answers), time.Minute
-	cmd.Env = slices.Concat(c.env, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + c.folder, "TMPDIR=" + c.folder, "BASH_ENV=" + filepath.Join(c.folder, "fakes"), "FAKE=" + c.folder})
+	cmd.Env = slices.Concat(c.env, []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + c.folder, "TMPDIR=" + c.folder,
+		"BASH_ENV=" + filepath.Join(c.folder, "fakes"), "FAKE=" + c.folder,
+	})
 	out, err := cmd.CombinedOutput()
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		c.t.Fatal(err)
-	}
 	c.output = string(out)
 	return err == nil
 }
 
-// rehearse runs rehearse.sh, with these answers to its questions.
+// rehearse runs rehearse.sh, with these answers to its questions, and reports whether it succeeded.
 func (c *cloud) rehearse(answers string, args ...string) bool {
-	c.t.Helper()
+	c.write("calls", "")
 	return c.bash(answers, append([]string{"deploy/rehearse.sh", "theirs"}, args...)...)
 }
 
@@ -170,182 +171,161 @@ func (c *cloud) calls() string {
 // wantRemoved checks that the project is empty again but for this, and that the permissions are known.
 func (c *cloud) wantRemoved(but string) {
 	c.t.Helper()
-	for line := range strings.Lines(c.read("cloud")) {
-		if created, ok := strings.CutPrefix(line, "+"); ok && created != but+"\n" && !strings.Contains(c.read("cloud"), "-"+created) {
-			c.t.Errorf("it leaves %s", created)
+	cloud := c.read("cloud")
+	for line := range strings.Lines(cloud) {
+		created, ok := strings.CutPrefix(line, "+")
+		if ok && !strings.Contains(cloud+"-"+but+"\n", "-"+created) {
+			c.t.Errorf("it leaves %s\n%s", created, c.output)
 		}
 	}
-	if got := c.read("theirs-permissions.txt"); !regexp.MustCompile(`^ *2 a@b.c\trun.services.get\tgranted\n *1 x@b.c\trun.operations.get\trefused\n$`).MatchString(got) {
-		c.t.Errorf("the permissions are\n%s", got)
-	}
-	if c.t.Failed() {
-		c.t.Logf("output:\n%s", c.output)
+	want := []string{"2", "a@b.c", "run.services.get", "granted", "1", "x@b.c", "run.operations.get", "refused"}
+	if got := strings.Fields(c.read("theirs-permissions.txt")); !slices.Equal(got, want) {
+		c.t.Errorf("the permissions are %q", got)
 	}
 }
 
-func TestARehearsalReleasesAndLeavesAnEmptyProject(t *testing.T) {
+func TestRehearsal(t *testing.T) {
 	t.Parallel()
-	steps := map[string][]string{
-		"terraform": {"terraform -chdir=production apply\n", "terraform -chdir=production output"},
-		"gcloud":    {"gcloud iam roles create taskguardTaskFinder", "gcloud run services replace deploy/service.yaml", "gcloud iam roles create taskguardOperations", "gcloud monitoring policies create"},
-	}
-	for way, own := range steps {
+	for way, own := range map[string]string{
+		"terraform": "plan -detailed-exitcode", "gcloud": "gcloud run services replace deploy/service.yaml",
+	} {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()
-			rehearseAndRemove(t, way, own)
+			c := newRehearsal(t)
+			if !c.rehearse("theirs\nyes\n", way) {
+				t.Errorf("it fails\n%s", c.output)
+			}
+			c.wantRemoved("")
+			calls := c.calls()
+			for _, want := range []string{
+				own, "--config=cloudbuild.yaml", "_SHARE=50", "--to-revisions=w-1=100", "ANALYZER=http://localhost:1/",
+				"query=up", "create-http-task", "queues pause", "taskguard restore", "gcloud firestore databases delete",
+				"gcloud firestore import gs://theirs-taskguard-restore/",
+			} {
+				if !strings.Contains(calls, want) {
+					t.Errorf("it does not call %s:\n%s", want, calls)
+				}
+			}
+			others := strings.ReplaceAll(calls, "projects/my-project/notificationChannels/7", "")
+			for _, wrong := range []string{"my-project", "oncall@", "auth login"} {
+				if strings.Contains(others, wrong) {
+					t.Errorf("a call is about %s:\n%s", wrong, others)
+				}
+			}
+
+			if !c.rehearse("", way, "rollback", "plan") || strings.Contains(c.calls(), "builds submit") {
+				t.Errorf("two steps alone fail, or take another:\n%s", c.output)
+			}
 		})
 	}
+
+	t.Run("a step notices its failure", func(t *testing.T) {
+		t.Parallel()
+		c := newRehearsal(t)
+		c.rehearse("theirs\nyes\n", "terraform") // leaves its folder
+		for _, step := range []string{"settings", "queries", "plan", "broken", "restore"} {
+			if !c.rehearse("no\n", "terraform", step) {
+				t.Errorf("the step %s fails:\n%s", step, c.output)
+			}
+		}
+		for fail, step := range map[string]string{
+			"gcloud run revisions describe": "settings", "curl .*prometheus": "queries",
+			"terraform .*detailed-exitcode": "plan",
+			"released":                      "broken",  // a broken analyzer has traffic
+			"refused":                       "broken",  // without its self-test
+			"nothing":                       "alert",   // has arrived
+			"no export":                     "restore", // although Cloud Scheduler has run the job
+		} {
+			c.write("fail", fail)
+			if c.rehearse("no\n", "terraform", step) {
+				t.Errorf("the step %s succeeds after %s:\n%s", step, fail, c.output)
+			}
+		}
+
+		c.write("fail", "gcloud firestore export")
+		c.rehearse("", "terraform", "restore")
+		if _, after, _ := strings.Cut(c.calls(), "queues pause "); !strings.Contains(after, "queues resume ") {
+			t.Errorf("a restore that fails leaves the queue paused:\n%s", c.calls())
+		}
+	})
+
+	t.Run("a failure removes what was made and lists the rest", func(t *testing.T) {
+		t.Parallel()
+		c := newRehearsal(t)
+		c.write("fail", "gcloud (beta builds submit|firestore.* delete)")
+		if c.rehearse("theirs\nyes\n", "terraform") || strings.Contains(c.calls(), "cloudbuild-release") {
+			t.Errorf("it goes on:\n%s", c.calls())
+		}
+		if !strings.Contains(c.output, "firestore databases: (default)") {
+			t.Errorf("it does not list the database:\n%s", c.output)
+		}
+		c.wantRemoved("firestore databases:(default)")
+	})
+
+	t.Run("a project that is not empty, or not meant, is left alone", func(t *testing.T) {
+		t.Parallel()
+		for resources, answer := range map[string]string{
+			"+run services:other\n":            "theirs\n",
+			"+iam roles:taskguardTaskFinder\n": "theirs\n", // it has been rehearsed
+			"":                                 "yes\n",
+		} {
+			c := newCloud(t)
+			c.write("cloud", resources)
+			c.write("apis", "storage.googleapis.com\nrun.googleapis.com\n")
+			if c.rehearse(answer, "gcloud") || c.read("cloud") != resources {
+				t.Errorf("with %q it makes %s by\n%s", resources, c.read("cloud"), c.calls())
+			}
+			if strings.Contains(c.calls(), " set ") {
+				t.Errorf("with %q it changes a setting:\n%s", resources, c.calls())
+			}
+		}
+	})
 }
 
-func rehearseAndRemove(t *testing.T, way string, own []string) {
-	t.Helper()
-	c := newCloud(t).withFewAlerts()
-	if !c.rehearse("theirs\nyes\n", way) {
-		t.Errorf("%s fails", way)
-	}
-	c.wantRemoved("")
-	if policy := c.read("policy"); !strings.Contains(policy, "bindings: []\nauditConfigs:\n- service: allServices\n") {
-		t.Errorf("%s: the policy is\n%s", way, policy)
-	}
-	rest := c.calls()
-	for _, want := range slices.Concat([]string{"gcloud config set project theirs\n", "go install ./cmd/taskguard\n"}, own, []string{
-		"taskguard doctor --service taskguard-worker --smoke ",
-		"--config=cloudbuild.yaml\n", "--config=deploy/cloudbuild-release.yaml --substitutions=COMMIT_SHA=,_REGION=europe-west1,_DOCLOCK=taskguard-doclock\n",
-		",_SETTINGS=yes,_DOCLOCK=taskguard-doclock\n", "_SHARE=50", "--to-revisions=w-1=100\n", "taskguard submit --wait", "--to-revisions=w-2=100\n",
-		"ANALYZER=http://localhost:1/", "_SETTINGS=yes\n", "ANALYZER=builtin:document\n", "query=up", "create-http-task",
-		"gcloud tasks queues pause", "taskguard cancel ", "taskguard requeue ", "gcloud tasks queues resume",
-		"gcloud scheduler jobs run taskguard-export ", "gcloud firestore import gs://theirs-taskguard-backup/7 ", "gcloud firestore import gs://theirs-taskguard-restore/", "taskguard restore",
-		"gcloud firestore databases delete", "gcloud logging read",
-	}) {
-		_, after, found := strings.Cut(rest, want)
-		if !found {
-			t.Errorf("%s does not call %q in its place:\n%s", way, want, c.calls())
-			break
-		}
-		rest = after
-	}
-	if way == "terraform" && (strings.Count(c.calls(), "_APP=deploy/sidecar/app\n") != 2 || !strings.Contains(c.calls(), "plan -detailed-exitcode\n")) {
-		t.Errorf("no sidecar and no plan:\n%s", c.calls())
-	}
-	if calls := strings.ReplaceAll(c.calls(), "projects/my-project/notificationChannels/7", ""); strings.Contains(calls, "auth login") || strings.Contains(calls, "my-project") || strings.Contains(calls, "oncall@") {
-		t.Errorf("%s: a call is not of this project:\n%s", way, calls)
-	}
-
-	saved := regexp.MustCompile(`(?s) CALLER=.* DOCLOCK_DATABASE=.* TASK_QUEUE=.* WORKER_IMAGE=.*\nretry \(\)`)
-	if variables := c.read("theirs-rehearsal/.variables"); way == "gcloud" && !saved.MatchString(variables) {
-		t.Errorf("for steps that are run alone it has saved\n%s", variables)
-	}
-
-	c.write("calls", "") // steps that are run alone
-	if !c.rehearse("", way, "rollback", "plan") || !strings.Contains(c.calls(), "w-1=100") || strings.Contains(c.calls(), "builds submit") {
-		t.Errorf("%s: the steps alone fail, or call\n%s", way, c.calls())
-	}
-	for fail, step := range map[string]string{
-		"gcloud run revisions describe": "settings", "curl .*prometheus": "queries", "terraform .*detailed-exitcode": "plan",
-		"released": "broken", "refused": "broken", // with traffic for a broken analyzer; and without its self-test
-		"nothing":   "alert",   // which has not arrived
-		"no export": "restore", // although Cloud Scheduler has run the job
-	} {
-		if c.write("fail", fail); way == "terraform" && c.rehearse("no\n", way, step) {
-			t.Errorf("the step %s succeeds:\n%s", step, c.output)
-		}
-	}
+// taker is who takes the steps with calls like these.
+type taker struct {
+	who   string // empty: you
+	calls *regexp.Regexp
 }
 
-func TestARehearsalTakesEachStepAsTheAccountOfItsRole(t *testing.T) {
+var takers = []taker{
+	{"s@x", regexp.MustCompile(`^taskguard submit `)},
+	{"o@x", regexp.MustCompile(`^taskguard (status|restore|cancel|requeue) |(operations|backups) list `)},
+	{"o@x", regexp.MustCompile(`^taskguard doctor .*a test`)}, // after changed settings
+	{"", regexp.MustCompile(`-00001=100`)},                    // sets all up
+	{"r@x", regexp.MustCompile(`update-traffic|(queues|jobs) (pause|resume|run) |snoozes|release.sh settings`)},
+	{"", regexp.MustCompile(``)},
+}
+
+func TestRehearsal_Roles(t *testing.T) {
 	t.Parallel()
-	c := newCloud(t).withFewAlerts()
-	c.env = []string{"OPERATOR=o@x", "RESPONDER=r@x", "SUBMITTER=s@x"}
+	c := newRehearsal(t, "OPERATOR=o@x", "RESPONDER=r@x", "SUBMITTER=s@x")
 	if !c.rehearse("theirs\nyes\n", "terraform") {
-		t.Error("it fails")
+		t.Errorf("it fails\n%s", c.output)
 	}
 	c.wantRemoved("")
+	took := map[string]bool{}
 	for call := range strings.Lines(c.calls()) {
-		want := ""
-		switch {
-		case strings.HasPrefix(call, "taskguard submit "):
-			want = "s@x"
-		case regexp.MustCompile(`^taskguard (status|restore|cancel|requeue) |(operations|backups) list `).MatchString(call):
-			want = "o@x"
-		case strings.HasPrefix(call, "taskguard doctor ") && strings.Contains(call, "a test"): // after changed settings
-			want = "o@x"
-		case strings.Contains(call, "-00001=100"): // the first revision is pinned by whoever sets all up
-		case regexp.MustCompile(`update-traffic|(queues|jobs) (pause|resume|run) |snoozes|release.sh settings`).MatchString(call):
-			want = "r@x"
+		call, who, _ := strings.Cut(strings.TrimSpace(call), " as ")
+		who = strings.TrimSuffix(who, ".json")
+		i := slices.IndexFunc(takers, func(k taker) bool { return k.calls.MatchString(call) })
+		if takers[i].who != who && !strings.Contains(call, "policies list") { // which anybody may call
+			t.Errorf("as %q, want %q: %s", who, takers[i].who, call)
 		}
-		if _, who, _ := strings.Cut(strings.TrimSpace(call), " as "); who != want && (want == "" || who != want+".json") && !strings.Contains(call, "policies list") {
-			t.Errorf("as %q, want %q: %s", who, want, call)
-		}
+		took[who] = true
 	}
-	if !strings.Contains(c.calls(), "\nbash deploy/release.sh settings as r@x.json\n") {
-		t.Error("no responder changes a setting")
+	if len(took) != 4 {
+		t.Errorf("somebody takes no step: %v", took)
 	}
 	config := c.read("theirs-rehearsal/production/main.tf")
-	for _, want := range []string{`["serviceAccount:s@x"]`, `["serviceAccount:o@x", "serviceAccount:r@x"]`, `responders = ["serviceAccount:r@x"]`} {
+	for _, want := range []string{
+		`["serviceAccount:s@x"]`, `["serviceAccount:o@x", "serviceAccount:r@x"]`, `responders = ["serviceAccount:r@x"]`,
+	} {
 		if !strings.Contains(config, want) {
 			t.Errorf("the configuration has no %s:\n%s", want, config)
 		}
 	}
 	if left, _ := filepath.Glob(c.folder + "/theirs-rehearsal/.as-*"); left != nil {
 		t.Errorf("it leaves %s", left)
-	}
-
-	c.write("calls", "")
-	c.write("fail", "gcloud firestore export")
-	paused, failed := "gcloud tasks queues pause ", c.rehearse("", "terraform", "restore")
-	if _, after, found := strings.Cut(c.calls(), paused); failed || !found || !strings.Contains(after, "gcloud tasks queues resume ") || strings.Contains(after, " import ") {
-		t.Errorf("a restore that fails goes on, or leaves the queue paused:\n%s", c.calls())
-	}
-	c.write("calls", "")
-	c.env = c.env[:2]
-	if c.rehearse("theirs\n", "terraform") || strings.Contains(c.calls(), "enable") {
-		t.Errorf("it begins without one of the accounts:\n%s", c.calls())
-	}
-}
-
-func TestARehearsalThatFailsRemovesWhatItMadeAndListsTheRest(t *testing.T) {
-	t.Parallel()
-	for fail, c := range map[string]struct{ way, next, left string }{
-		"gcloud (artifacts.* create|firestore.* list)":   {"gcloud", "gcloud firestore databases create", "unknown"}, // nothing is made, and variables are unset
-		"gcloud (beta builds submit|firestore.* delete)": {"terraform", "cloudbuild-release", "(default)"},
-	} {
-		t.Run(fail, func(t *testing.T) {
-			t.Parallel()
-			p := newCloud(t).withFewAlerts()
-			p.write("fail", fail)
-			if ok := p.rehearse("theirs\nyes\n", c.way); ok || strings.Contains(p.calls(), c.next) {
-				t.Errorf("%s goes on after the failure", c.way)
-			}
-			want := "Left in theirs: firestore databases: " + c.left + "\nThe clone, with Terraform's state, is " + p.folder
-			if !strings.Contains(p.output, want) {
-				t.Errorf("it does not print %q:\n%s", want, p.output)
-			}
-			p.wantRemoved("firestore databases:" + c.left)
-		})
-	}
-}
-
-func TestARehearsalChangesNothingUnlessTheProjectIsEmptyAndNamed(t *testing.T) {
-	t.Parallel()
-	for resources, want := range map[string]string{
-		"+run services:other\n+storage buckets:other\n": "theirs is not empty: run services: other\nstorage buckets: other\n",
-		"+iam roles:taskguardOperations\n":              "theirs has been rehearsed",
-		"+iam roles:taskguardTaskFinder\n":              "theirs has been rehearsed",
-		"":                                              "nothing has been changed", // the answer is not the project's name
-	} {
-		c, answer := newCloud(t), "yes\n"
-		if resources != "" {
-			c.write("cloud", resources)
-			c.write("apis", "storage.googleapis.com\nrun.googleapis.com\n")
-			answer = "theirs\n"
-		}
-		if ok := c.rehearse(answer, "gcloud"); ok || !strings.Contains(c.output, want) || c.read("cloud") != resources {
-			t.Errorf("with %q it succeeds: %v, makes %s, and prints\n%s", resources, ok, c.read("cloud"), c.output)
-		}
-		for call := range strings.Lines(c.calls()) {
-			if !regexp.MustCompile(`^gcloud (config get-value|auth application-default print-access-token|.* list |iam roles describe )`).MatchString(call) {
-				t.Errorf("with %q it calls %s", resources, call)
-			}
-		}
 	}
 }

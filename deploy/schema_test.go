@@ -30,9 +30,10 @@ func providerSchema(t *testing.T) (version string, kinds map[string]string) {
 }
 
 // Terraform's own validation needs the provider, which these tests do not have.
-func TestTheModuleUsesArgumentsThatTheProviderHas(t *testing.T) {
+func TestModule_Arguments(t *testing.T) {
 	version, kinds := providerSchema(t)
-	if major, minor, _ := strings.Cut(version, "."); !strings.Contains(read(t, moduleFolder+"/versions.tf"), `version = "~> `+major+"."+strings.TrimSuffix(minor, ".0")+`"`) {
+	lowest := `version = "~> ` + strings.TrimSuffix(version, ".0") + `"`
+	if !strings.Contains(read(t, moduleFolder+"/versions.tf"), lowest) {
 		t.Errorf("the list is of version %s, which is not the lowest that versions.tf allows", version)
 	}
 	used := 0
@@ -95,7 +96,8 @@ func misused(kinds map[string]string, path string, body *hclsyntax.Body, used *i
 	}
 	for field, kind := range kinds {
 		name, inside := strings.CutPrefix(field, path+".")
-		if inside && !strings.Contains(name, ".") && strings.HasPrefix(kind, "required") && !given[name] {
+		required := strings.HasPrefix(kind, "required") && !strings.Contains(name, ".")
+		if inside && required && !given[name] {
 			wrong = append(wrong, field+" is required")
 		}
 	}
@@ -103,14 +105,15 @@ func misused(kinds map[string]string, path string, body *hclsyntax.Body, used *i
 }
 
 // A name without the variable is in the way of a second deployment in the project.
-func TestTheModulesNamesHaveTheVariable(t *testing.T) {
+func TestModule_Prefix(t *testing.T) {
 	for _, b := range parseModule(t) {
 		if b.Type != "resource" {
 			continue
 		}
 		_, body, _ := strings.Cut(b.text, "{")
 		for line := range strings.Lines(body) {
-			if _, value, ok := strings.Cut(line, ` = `); ok && strings.Contains(value, `"`) && strings.Contains(strings.ToLower(value), "taskguard") {
+			_, value, _ := strings.Cut(line, ` = `)
+			if strings.Contains(value, `"`) && strings.Contains(strings.ToLower(value), "taskguard") {
 				t.Errorf("%s has a name of its own: %s", b.name(), line)
 			}
 		}

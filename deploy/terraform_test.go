@@ -108,7 +108,7 @@ func references(body *hclsyntax.Body) (all []string) {
 	return all
 }
 
-func TestEachTerraformNameIsDeclaredAndUsed(t *testing.T) {
+func TestModule_Names(t *testing.T) {
 	declared, used := map[string]bool{}, map[string]bool{}
 	module := parseModule(t)
 	for _, b := range module {
@@ -128,7 +128,8 @@ func TestEachTerraformNameIsDeclaredAndUsed(t *testing.T) {
 		}
 	}
 	for name, is := range declared {
-		if kind, _, _ := strings.Cut(name, "."); is && (kind == "var" || kind == "local") && !used[name] {
+		kind, _, _ := strings.Cut(name, ".")
+		if is && !used[name] && slices.Contains([]string{"var", "local"}, kind) {
 			t.Errorf("%s is not used", name)
 		}
 	}
@@ -150,7 +151,7 @@ func callsModule(t *testing.T, path string) (given map[string]string) {
 	given = map[string]string{}
 	output := false
 	for _, b := range parseTerraform(t, path) {
-		output = output || b.Type == "output" && b.Labels[0] == "environment"
+		output = output || b.name() == "environment"
 		for name, a := range b.Body.Attributes {
 			if b.Type != "module" || name == "source" {
 				continue
@@ -211,10 +212,11 @@ func moduleGrants(t *testing.T) (grants, own map[string]bool) {
 		text := b.text
 		for range 3 { // a local may refer to another
 			text = localNamed.ReplaceAllStringFunc(text, func(name string) string {
-				if value := locals[strings.TrimPrefix(name, "local.")]; value != "" && name != "local.account" && !strings.Contains(value, "google_cloud_run") {
-					return value
+				value := locals[strings.TrimPrefix(name, "local.")]
+				if name == "local.account" || strings.Contains(value, "google_cloud_run") {
+					return name
 				}
-				return name
+				return cmp.Or(value, name)
 			})
 		}
 		for who, roles := range grantsOf(text) {
@@ -272,7 +274,7 @@ func grantedOn(b block) string {
 
 // One more role is an unneeded permission, and one less is a call that is refused, in production
 // only. The table says why there is each one.
-func TestTheModuleGrantsTheRolesOfTheTableAndNoOthers(t *testing.T) {
+func TestModule_Roles(t *testing.T) {
 	_, section, _ := strings.Cut(read(t, "roles.md"), "\n## Accounts and roles\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	grants, own := moduleGrants(t)
@@ -312,70 +314,63 @@ func resources(t *testing.T) map[string]block {
 	return all
 }
 
-// Without one of these lines nothing fails, until there is an accident.
-func TestTheModuleKeepsWhatPreventsAccidents(t *testing.T) {
+// Without one of these lines nothing fails, until there is an accident. TestModule_Roles has the roles.
+func TestModule_Accidents(t *testing.T) {
+	const image, traffic = "template[0].containers[0].image,", "traffic," // which a release changes: no apply undoes it
 	module := resources(t)
 	for name, words := range map[string][]string{
 		"google_firestore_database.this": {
-			`"FIRESTORE_NATIVE"`, `var.delete_database ? "DELETE_PROTECTION_DISABLED" : "DELETE_PROTECTION_ENABLED"`,
-			`var.delete_database ? "DELETE" : "ABANDON"`, `"POINT_IN_TIME_RECOVERY_ENABLED"`,
+			`"FIRESTORE_NATIVE"`, `"POINT_IN_TIME_RECOVERY_ENABLED"`, `var.delete_database ? "DELETE" : "ABANDON"`,
+			`var.delete_database ? "DELETE_PROTECTION_DISABLED" : "DELETE_PROTECTION_ENABLED"`,
 		},
 		// An application may store an expireAt of its own.
-		"google_firestore_index.analyses":    {`i if var.create_indexes }`}, // another deployment may have made them
-		"google_firestore_field.exempt":      {`each.key == "expireAt" ? var.keep_finished_days[*] : []`},
-		"google_firestore_field.keys":        {`= "${local.collection_group}Keys"`, `try(each.value.ttl, false) ? [true] : []`},
-		"google_project_iam_member.database": {`"resource.name == \"projects/${var.project}/databases/${each.value.database}\""`},
-		// An apply must not undo what a build has deployed.
+		"google_firestore_field.exempt":          {`each.key == "expireAt" ? var.keep_finished_days[*] : []`},
+		"google_firestore_field.keys":            {`"${local.collection_group}Keys"`, `try(each.value.ttl, false) ? [true] : []`},
+		"google_firestore_index.analyses":        {`if var.create_indexes }`}, // another deployment may have made them
+		"google_firestore_backup_schedule.daily": {"var.create_database && var.backup_days > 0"},
+		"google_project_iam_member.database":     {`resource.name == \"projects/${var.project}/databases/${each.value.database}\"`},
 		"google_cloud_run_v2_service.worker": {
+			image, traffic, "template[0].containers[1].image,", "\n  scaling {\n    min_instance_count",
 			"local.smoke_env, local.analyzer_env, local.worker_env, var.worker_env)",
-			"template[0].containers[0].image,", "template[0].containers[1].image,", "traffic,", "client,", "client_version,",
-			"\n  scaling {\n    min_instance_count = var.worker_min_instances\n    max_instance_count = var.worker_max_instances", // of the service: at once
 		},
-		"google_cloud_run_v2_service.doclock": {
-			"template[0].containers[0].image,", "traffic,", "client,", "client_version,",
-			"\n  scaling {\n    max_instance_count = var.doclock_max_instances", "= var.doclock_ingress\n", "= !var.doclock_invoker_check\n",
-		},
-		"google_project_iam_member.responder":                      {`"monitoring.snoozeEditor ${m}" => m }`},
-		"google_project_iam_member.operator":                       {`["operations"]), var.operators)`},
-		"google_cloud_tasks_queue_iam_member.task_finder":          {`= local.account["worker"].member`},
-		"google_artifact_registry_repository_iam_member.responder": {"toset(var.responders)", "= var.repository\n"},
-		"google_cloud_tasks_queue_iam_member.responder":            {"toset(var.responders)"},
-		"google_cloud_run_v2_service_iam_member.responder":         {"var.responders)"},
-		"google_service_account_iam_member.responder_deploys_as":   {"var.responders)"},
-		"google_service_account_iam_member.responder_calls_as":     {"toset(var.responders)"},
-		"google_cloud_run_v2_service.recovery":                     {`local.worker_env, { ANALYZER = "builtin:document" })`, `["worker"].email`, "= google_cloud_run_v2_service.worker.template[0].containers[0].image\n", "traffic,"},
-		"google_firestore_backup_schedule.daily":                   {"var.create_database && var.backup_days > 0", "daily_recurrence {}"},
-		"google_cloud_scheduler_job.export":                        {`:exportDocuments"`, `local.account["backup"].email`, "retry_count "},
-		"google_cloud_run_v2_job.long":                             {"max_retries = 0", `"${var.long_jobs.run_timeout_minutes * 60 + 120}s"`, `["worker"].email`},
-		"google_cloud_scheduler_job.recover":                       {`"* * * * *"`, `"${local.recovery_url}/internal/tasks/recover"`, "= local.recovery_url\n"},
-		"google_cloud_scheduler_job.sweep":                         {`"* * * * *"`, `"${local.doclock_url}/internal/sweep"`},
-		"google_monitoring_alert_policy.taskguard":                 {"google_cloud_scheduler_job.recover", "disable_metric_validation = true"}, // else a false alarm
+		"google_cloud_run_v2_service.doclock":  {image, traffic, "= var.doclock_ingress\n", "= !var.doclock_invoker_check\n"},
+		"google_cloud_run_v2_service.recovery": {traffic, `local.worker_env, { ANALYZER = "builtin:document" })`},
+		"google_cloud_run_v2_job.long":         {"max_retries = 0", "var.long_jobs.run_timeout_minutes * 60 + 120"},
+		"google_cloud_scheduler_job.export":    {`:exportDocuments"`, `local.account["backup"].email`, "retry_count "},
+		"google_cloud_scheduler_job.recover":   {`"* * * * *"`, "/internal/tasks/recover", "= local.recovery_url\n"},
+		"google_cloud_scheduler_job.sweep":     {`"* * * * *"`, "/internal/sweep"},
+		// Else it is a false alarm.
+		"google_monitoring_alert_policy.taskguard": {"google_cloud_scheduler_job.recover", "disable_metric_validation = true"},
 	} {
-		text := module[name].text
 		for _, w := range words {
-			if !strings.Contains(text, w) {
+			if !strings.Contains(module[name].text, w) {
 				t.Errorf("%s lacks %s", name, w)
 			}
 		}
 	}
-	if text := module["google_cloud_run_v2_service.worker"].text; strings.Contains(text, "template[0].revision") {
-		t.Error("a release names its revision, and Cloud Run refuses a second of that name: after a release no apply could change the worker")
+
+	// A release names its revision, and Cloud Run refuses a second of that name.
+	if strings.Contains(module["google_cloud_run_v2_service.worker"].text, "template[0].revision") {
+		t.Error("after a release no apply can change the worker")
 	}
-	text := module["google_cloud_tasks_queue.analyses"].text
 	for line := range strings.Lines(read(t, "queue.yaml")) {
-		flag, _, ok := strings.Cut(line, ":")
-		field := strings.ReplaceAll(strings.TrimPrefix(flag, "--"), "-", "_")
-		if ok && strings.HasPrefix(flag, "--") && flag != "--location" && !regexp.MustCompile(field+` += local\.(queue_flags\["`+flag+`"\]|`+field+`\n)`).MatchString(text) {
+		flag, _, _ := strings.Cut(line, ":")
+		field, ok := strings.CutPrefix(flag, "--")
+		queue := module["google_cloud_tasks_queue.analyses"].text
+		given := strings.Contains(queue, `local.queue_flags["`+flag+`"]`) ||
+			strings.Contains(queue, "local."+strings.ReplaceAll(field, "-", "_"))
+		if ok && !given && flag != "--location" {
 			t.Errorf("the module's queue does not take %s from queue.yaml", flag)
 		}
 	}
 }
 
 // Without its API Google refuses a resource in an empty project.
-func TestTheModuleEnablesTheAPIOfEachResource(t *testing.T) {
+func TestModule_APIs(t *testing.T) {
 	apis := map[string]string{
-		"artifact": "artifactregistry", "cloud_run": "run", "cloud_scheduler": "cloudscheduler", "cloud_tasks": "cloudtasks", "firestore": "firestore",
-		"logging": "logging", "monitoring": "monitoring", "project": "cloudresourcemanager", "secret_manager": "secretmanager", "service_account": "iam",
+		"artifact": "artifactregistry", "cloud_run": "run", "cloud_scheduler": "cloudscheduler",
+		"cloud_tasks": "cloudtasks", "firestore": "firestore", "logging": "logging", "monitoring": "monitoring",
+		"project": "cloudresourcemanager", "secret_manager": "secretmanager", "service_account": "iam",
 		"storage": "", // always enabled
 	}
 	need := map[string]bool{"cloudbuild": true, "iamcredentials": true} // of the build and its smoke test
@@ -401,9 +396,11 @@ func TestTheModuleEnablesTheAPIOfEachResource(t *testing.T) {
 }
 
 // A deployment by gcloud and one by Terraform are the same.
-func TestTheModuleAndTheServiceFilesAgree(t *testing.T) {
+func TestModule_ServiceFiles(t *testing.T) {
 	everything, app := evaluated(t, "everything"), evaluated(t, "application")
-	for file, env := range map[string]map[string]string{"service.yaml": everything.WorkerEnv, "doclock.yaml": everything.DoclockEnv, "sidecar": app.WorkerEnv} {
+	for file, env := range map[string]map[string]string{
+		"service.yaml": everything.WorkerEnv, "doclock.yaml": everything.DoclockEnv, "sidecar": app.WorkerEnv,
+	} {
 		s, c := service(t, file)
 		name := strings.TrimPrefix(s.Metadata.Name, "taskguard-")
 		set := environmentOf(c)
@@ -412,40 +409,57 @@ func TestTheModuleAndTheServiceFilesAgree(t *testing.T) {
 				t.Errorf("the module sets %s=%q for %s, %s %q (%v)", variable, value, name, file, got, ok)
 			}
 		}
-		module := resources(t)["google_cloud_run_v2_service."+name]
-		timeout, places := module.text, fmt.Sprint(s.Spec.Template.Spec.ContainerConcurrency)
+
+		spec := s.Spec.Template.Spec
+		timeout, places := fmt.Sprintf(`timeout = "%ds"`, spec.TimeoutSeconds), fmt.Sprint(spec.ContainerConcurrency)
 		if name == "worker" {
-			timeout, places = fmt.Sprintf("timeout = \"%ds\"", everything.Request), "var.worker_concurrency"
+			timeout, places = "timeout = ", "var.worker_concurrency"
+			if spec.TimeoutSeconds != everything.Request {
+				t.Errorf("%s: the timeout is %d s, the module's %d s", file, spec.TimeoutSeconds, everything.Request)
+			}
 		}
-		for want, in := range map[string]string{
-			fmt.Sprintf(`timeout += "%ds"`, s.Spec.Template.Spec.TimeoutSeconds): timeout,
-			"max_instance_request_concurrency = " + places:                       module.text,
+		module := strings.Join(strings.Fields(resources(t)["google_cloud_run_v2_service."+name].text), " ")
+		for _, want := range []string{
+			timeout, "max_instance_request_concurrency = " + places,
+			probe("startup_probe", c.StartupProbe), probe("liveness_probe", c.LivenessProbe),
 		} {
-			if !regexp.MustCompile(want).MatchString(in) {
+			if !strings.Contains(module, want) {
 				t.Errorf("%s: the module's %s has no %s", file, name, want)
 			}
 		}
-		agreeOnProbes(t, file, c, module)
+		if c.StartupProbe.HttpGet.Path != "/health/ready" || c.LivenessProbe.HttpGet.Path != "/health/live" {
+			t.Errorf("%s: the probes request %s and %s", file, c.StartupProbe.HttpGet.Path, c.LivenessProbe.HttpGet.Path)
+		}
+		// The revision's annotation would wait for the next revision.
+		const most = "maxScale"
+		if s.Metadata.Annotations["run.googleapis.com/"+most] == "" ||
+			s.Spec.Template.Metadata.Annotations["autoscaling.knative.dev/"+most] != "" {
+			t.Errorf("%s: the most instances are not the service's", file)
+		}
 	}
+
 	w, c := service(t, "service.yaml")
-	for name, want := range map[string]any{
-		"worker_concurrency": w.Spec.Template.Spec.ContainerConcurrency, "worker_cpu": c.Resources.Limits["cpu"], "worker_memory": c.Resources.Limits["memory"],
-		"smoke_input": regexp.QuoteMeta(strings.ReplaceAll(environmentOf(c)["SMOKE_INPUT"], `"`, `\"`)), "worker_max_instances": w.Metadata.Annotations["run.googleapis.com/maxScale"],
+	defaults := map[string]string{}
+	for _, b := range parseTerraform(t, moduleFolder+"/variables_worker.tf") {
+		if a := b.Body.Attributes["default"]; a != nil {
+			text := a.Expr.Range().SliceBytes([]byte(read(t, a.Range().Filename)))
+			defaults[b.Labels[0]] = strings.ReplaceAll(strings.Trim(string(text), `"`), `\"`, `"`)
+		}
+	}
+	for name, want := range map[string]string{
+		"worker_concurrency": fmt.Sprint(w.Spec.Template.Spec.ContainerConcurrency),
+		"worker_cpu":         c.Resources.Limits["cpu"], "worker_memory": c.Resources.Limits["memory"],
+		"smoke_input":          environmentOf(c)["SMOKE_INPUT"],
+		"worker_max_instances": w.Metadata.Annotations["run.googleapis.com/maxScale"],
 	} {
-		if text := read(t, moduleFolder+"/variables_worker.tf"); !regexp.MustCompile(`variable "` + name + `" \{\n.*\n.*\n  default     = "?` + fmt.Sprint(want) + `"?\n`).MatchString(text) {
-			t.Errorf("the default of %s is not service.yaml's %v", name, want)
+		if defaults[name] != want {
+			t.Errorf("the default of %s is %s, service.yaml's %s", name, defaults[name], want)
 		}
 	}
 }
 
-// agreeOnProbes compares the first container's probes.
-func agreeOnProbes(t *testing.T, file string, c *run.Container, module block) {
-	t.Helper()
-	for name, p := range map[string]*run.Probe{"startup_probe": c.StartupProbe, "liveness_probe": c.LivenessProbe} {
-		want := fmt.Sprintf(`%s \{\s+period_seconds    = %d\s+timeout_seconds   = %d\s+failure_threshold = %d\s+http_get \{\s+path = %q`,
-			name, p.PeriodSeconds, p.TimeoutSeconds, p.FailureThreshold, p.HttpGet.Path)
-		if !regexp.MustCompile(want).MatchString(module.text) {
-			t.Errorf("%s: the module's %s differs", file, name)
-		}
-	}
+// probe is a probe of a service file as the module has it.
+func probe(name string, p *run.Probe) string {
+	return fmt.Sprintf(`%s { period_seconds = %d timeout_seconds = %d failure_threshold = %d http_get { path = %q`,
+		name, p.PeriodSeconds, p.TimeoutSeconds, p.FailureThreshold, p.HttpGet.Path)
 }

@@ -50,7 +50,7 @@ func begins(pkg string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(pkg, prefix) })
 }
 
-func TestNoImportPointsUpward(t *testing.T) {
+func TestImports_Floors(t *testing.T) {
 	for pkg, imports := range list(t, "{{join .Imports \" \"}}", "./...") {
 		room, floor := floorOf(pkg)
 		if floor < 0 {
@@ -60,13 +60,14 @@ func TestNoImportPointsUpward(t *testing.T) {
 		for _, imported := range imports {
 			to, below := floorOf(imported)
 			ours := strings.HasPrefix(imported, "taskguard/")
-			client := imported == firestoreClient || strings.HasPrefix(imported, firestoreClient+"/")
+			client := strings.HasPrefix(imported+"/", firestoreClient+"/")
+			mayUse := room == "repo" || room == "emulator"
 			switch {
 			case ours && to != room && below >= floor:
 				t.Errorf("%s imports %s, which is not below it", pkg, imported)
 			case room == "lease" && !ours && strings.Contains(imported, "."):
 				t.Errorf("%s imports %s, which is not the standard library", pkg, imported)
-			case client && room != "repo" && room != "emulator" && !begins(pkg, testOnly) && !slices.Contains(examples, pkg):
+			case client && !mayUse && !begins(pkg, append(examples, testOnly...)):
 				t.Errorf("%s imports the Firestore client; only repo may", pkg)
 			}
 		}
@@ -74,13 +75,17 @@ func TestNoImportPointsUpward(t *testing.T) {
 }
 
 // An application that imports worker links neither exporters nor what only our programs use.
-func TestNothingIsLinkedThatIsNotUsed(t *testing.T) {
+func TestImports_Unused(t *testing.T) {
 	for _, tc := range []struct{ packages, unused []string }{
 		{[]string{"./cmd/..."}, append(slices.Clone(testOnly), "testing")},
-		{[]string{"./cmd/worker/...", "./cmd/doclock/...", "./cmd/operator-manager/...", "./worker"}, []string{"taskguard/emulator"}},
+		{
+			[]string{"./cmd/worker/...", "./cmd/doclock/...", "./cmd/operator-manager/...", "./worker"},
+			[]string{"taskguard/emulator"},
+		},
 		{[]string{"./worker"}, []string{
-			"taskguard/cmd/", "go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters/", "go.opentelemetry.io/proto/otlp",
-			"github.com/KimMachineGun/automemlimit", "github.com/grpc-ecosystem/grpc-gateway",
+			"taskguard/cmd/", "go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters/",
+			"go.opentelemetry.io/proto/otlp", "github.com/KimMachineGun/automemlimit",
+			"github.com/grpc-ecosystem/grpc-gateway",
 		}},
 	} {
 		for pkg, deps := range list(t, "{{join .Deps \" \"}}", tc.packages...) {
@@ -96,7 +101,8 @@ func TestNothingIsLinkedThatIsNotUsed(t *testing.T) {
 // list asks the go command about the packages of the patterns, by import path.
 func list(t *testing.T, format string, patterns ...string) map[string][]string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-f", "{{.ImportPath}} " + format}, patterns...)...)
+	args := append([]string{"list", "-f", "{{.ImportPath}} " + format}, patterns...)
+	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = ".."
 	out, err := cmd.Output()
 	if err != nil {
@@ -115,7 +121,7 @@ func list(t *testing.T, format string, patterns ...string) map[string][]string {
 
 var direct = regexp.MustCompile(`(?m)^\t(\S+) v\S+$`) // and not "// indirect"
 
-func TestEveryDependencyHasItsReason(t *testing.T) {
+func TestDependencies(t *testing.T) {
 	table := read(t, "dependencies.md")
 	modules := direct.FindAllStringSubmatch(read(t, "../go.mod"), -1)
 	for _, m := range modules {

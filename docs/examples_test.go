@@ -10,36 +10,43 @@ import (
 var fenced = regexp.MustCompile("(?ms)^```(go|js|python)\n(.*?)\n```$")
 
 // What the pages show of an example is in the file that the example's test runs.
-func TestThePagesShowTheExamplesAsTheyAre(t *testing.T) {
+func TestExamples_Pages(t *testing.T) {
 	files := map[string][]string{
 		"go": {
 			"examples/go/main.go", "../orchestrator/example_test.go", "../worker/example_test.go",
 			"examples/library/kinds/kinds.go", "examples/library/echoservice/main.go", "examples/library/once/main.go",
-			"examples/library/service/main.go", "examples/library/payments/main.go",
-			"examples/library/charge/charge.go", "examples/library/charge/charge_test.go", "examples/library/longrun/main.go",
+			"examples/library/service/main.go", "examples/library/payments/main.go", "examples/library/charge/charge.go",
+			"examples/library/charge/charge_test.go", "examples/library/longrun/main.go",
+			"examples/ownlock/main.go", "examples/ownlock/move_test.go",
 		},
-		"js": {"examples/express/analyzer.js", "examples/express/resume.js", "examples/node/submit.js", "examples/node/analyzer.js",
-			"../clients/node/examples/analysis.mjs", "../clients/node/examples/program.mjs", "../clients/node/examples/service.mjs"},
-		"python": {"examples/fastapi/analyzer.py", "examples/fastapi/resume.py", "examples/python/count.py",
+		"js": {
+			"examples/express/analyzer.js", "examples/express/resume.js", "examples/node/submit.js",
+			"examples/node/analyzer.js", "../clients/node/examples/analysis.mjs", "../clients/node/examples/program.mjs",
+			"../clients/node/examples/service.mjs",
+		},
+		"python": {
+			"examples/fastapi/analyzer.py", "examples/fastapi/resume.py", "examples/python/count.py",
 			"examples/python/pages.py", "examples/python/upload.py", "examples/python/large.py",
 			"examples/python/submit.py", "examples/python/analyzer.py", "examples/python/endpoint.py",
 			"examples/python/ratelimit.py", "examples/python/charge.py",
-			"../clients/python/examples/analyzer.py", "../clients/python/examples/service.py"},
+			"../clients/python/examples/analyzer.py", "../clients/python/examples/service.py",
+		},
 	}
-	for page, most := range map[string]int{
-		"analyzer.md": 250, "tutorial.md": 200, "from-express.md": 250, "from-fastapi.md": 250, "large-files.md": 120,
-		"library.md": 250, "payments.md": 120, "acts.md": 250,
-		"rate-limits.md": 120, "do.md": 120, "pubsub.md": 120, "test-your-handler.md": 120, "idempotent.md": 120, "long.md": 200, "keys.md": 250,
+	for _, page := range []string{
+		"acts.md", "analyzer.md", "compare.md", "do.md", "from-express.md", "from-fastapi.md", "from-your-own-lock.md",
+		"idempotent.md", "keys.md", "large-files.md", "library.md", "long.md", "payments.md", "pubsub.md",
+		"rate-limits.md", "test-your-handler.md", "tutorial.md",
 	} {
 		text := read(t, page)
 		shown := fenced.FindAllStringSubmatch(text, -1)
 		for _, block := range shown {
-			if !slices.ContainsFunc(files[block[1]], func(file string) bool { return strings.Contains(read(t, file), block[2]) }) {
+			has := func(file string) bool { return strings.Contains(read(t, file), block[2]) }
+			if !slices.ContainsFunc(files[block[1]], has) {
 				t.Errorf("%s: %q do not have\n%s", page, files[block[1]], block[2])
 			}
 		}
-		if n := strings.Count(text, "\n"); len(shown) == 0 || n > most {
-			t.Errorf("%s shows %d examples in %d lines, want some in at most %d", page, len(shown), n, most)
+		if n := strings.Count(text, "\n"); len(shown) == 0 || n > 250 {
+			t.Errorf("%s shows %d examples in %d lines, want some in at most 250", page, len(shown), n)
 		}
 	}
 }
@@ -47,7 +54,7 @@ func TestThePagesShowTheExamplesAsTheyAre(t *testing.T) {
 var diffs = regexp.MustCompile("(?ms)^```diff\n--- (\\S+)\n\\+\\+\\+ (\\S+)\n(.*?)\n```$")
 
 // A diff leads from one file of the examples to another. Its hunks are separated by lines of "@@".
-func TestTheDiffsAreThoseOfTheExamples(t *testing.T) {
+func TestExamples_Diffs(t *testing.T) {
 	for _, page := range []string{"from-go.md", "from-express.md", "from-fastapi.md"} {
 		shown := diffs.FindAllStringSubmatch(read(t, page), -1)
 		if len(shown) == 0 {
@@ -76,7 +83,7 @@ func side(hunk, sign string) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestTheLockFilesOfNpmHaveNoURL(t *testing.T) {
+func TestExamples_Npm(t *testing.T) {
 	for file, packages := range map[string]int{
 		"examples/node/package-lock.json": 50, "examples/express/package-lock.json": 50,
 		"../locks/document/server/web/testdata/package-lock.json": 1} {

@@ -49,7 +49,7 @@ func plain(output string) (lines []string) {
 }
 
 // The commands of fix-an-analysis.md, in their order, print what the page shows.
-func TestTheCommandsThatFixAnAnalysisPrintWhatThePageShows(t *testing.T) {
+func TestFix_Commands(t *testing.T) {
 	env := examplestest.Start(t, "local", "MAX_ATTEMPTS=3", "MAX_RUNS=10",
 		"ANALYZER=exec:/bin/sh "+must(filepath.Abs("examples/shell/practise.sh"))(t))
 	bin := t.TempDir()
@@ -68,7 +68,8 @@ func TestTheCommandsThatFixAnAnalysisPrintWhatThePageShows(t *testing.T) {
 	await := func(parts ...string) {
 		for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 			status := run("taskguard status")
-			missing := slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return strings.Contains(status, part) })
+			printed := func(part string) bool { return strings.Contains(status, part) }
+			missing := slices.DeleteFunc(slices.Clone(parts), printed)
 			if len(missing) == 0 {
 				return
 			}

@@ -17,12 +17,14 @@ import (
 	"taskguard/worker"
 )
 
-// The linter holds the comments of types, functions, methods, constants and variables. It
-// does not look at fields, the methods of interfaces, and examples.
-func TestEveryExportedFieldHasACommentAndEveryPackageAnExample(t *testing.T) {
+// The linter holds the comments of types, functions, methods, constants and variables. It does not look at fields, the
+// methods of interfaces, and examples.
+func TestLibrary_Packages(t *testing.T) {
 	var packages []string
-	for path, words := range list(t, "{{.Name}} {{.Dir}} {{join .GoFiles \",\"}} {{join .TestGoFiles \",\"}},{{join .XTestGoFiles \",\"}}", "./...") {
-		if len(words) < 4 || words[0] == "main" || strings.Contains(path, "/internal/") || strings.HasPrefix(path, "taskguard/cmd/") || strings.HasPrefix(path, "taskguard/locks/document/server") {
+	format := "{{.Name}} {{.Dir}} {{join .GoFiles \",\"}} {{join .TestGoFiles \",\"}},{{join .XTestGoFiles \",\"}}"
+	for path, words := range list(t, format, "./...") {
+		own := begins(path, []string{"taskguard/cmd/", "taskguard/locks/document/server"})
+		if len(words) < 4 || words[0] == "main" || own || strings.Contains(path, "/internal/") {
 			continue
 		}
 		fset := token.NewFileSet()
@@ -42,25 +44,9 @@ func TestEveryExportedFieldHasACommentAndEveryPackageAnExample(t *testing.T) {
 			t.Errorf("%s has no example", path)
 		}
 		for _, typ := range pkg.Types {
-			ast.Inspect(typ.Decl, func(n ast.Node) bool {
-				var fields *ast.FieldList
-				switch n := n.(type) {
-				case *ast.StructType:
-					fields = n.Fields
-				case *ast.InterfaceType:
-					fields = n.Methods
-				default:
-					return true
-				}
-				for _, field := range fields.List {
-					for _, name := range field.Names {
-						if field.Doc == nil && field.Comment == nil && name.IsExported() && !mentions(typ.Doc, name.Name) {
-							t.Errorf("%s.%s.%s has no comment, and that of %s does not name it", path, typ.Name, name.Name, typ.Name)
-						}
-					}
-				}
-				return true
-			})
+			for _, name := range fieldsWithout(typ) {
+				t.Errorf("%s.%s.%s has no comment, and that of %s does not name it", path, typ.Name, name, typ.Name)
+			}
 		}
 	}
 	_, table, _ := strings.Cut(read(t, "library.md"), "\n## Packages\n")
@@ -75,52 +61,28 @@ func TestEveryExportedFieldHasACommentAndEveryPackageAnExample(t *testing.T) {
 	}
 }
 
-// go doc shows of an alias only its comment.
-func TestTheCommentOfAnAliasNamesEveryField(t *testing.T) {
-	structs := map[string]reflect.Type{
-		"Fields": reflect.TypeFor[worker.Fields](), "Job": reflect.TypeFor[worker.Job](), "Policy": reflect.TypeFor[worker.Policy](),
-		"PanicError": reflect.TypeFor[worker.PanicError](), "PermanentError": reflect.TypeFor[worker.PermanentError](),
-		"Queue": reflect.TypeFor[worker.Queue](), "Recovery": reflect.TypeFor[worker.Recovery](),
-		"RetryAfterError": reflect.TypeFor[worker.RetryAfterError](),
-		"UncertainError":  reflect.TypeFor[worker.UncertainError](),
-	}
-	fset, sources := token.NewFileSet(), must(filepath.Glob("../worker/*.go"))(t)
-	var files []*ast.File
-	for _, name := range sources {
-		files = append(files, must(parser.ParseFile(fset, name, nil, parser.ParseComments))(t))
-	}
-	pkg := must(doc.NewFromFiles(fset, files, "taskguard/worker"))(t)
-
-	for _, typ := range pkg.Types {
-		spec, _ := typ.Decl.Specs[0].(*ast.TypeSpec)
-		if !spec.Assign.IsValid() {
-			continue
+// fieldsWithout returns the exported fields and methods of a type without a comment.
+func fieldsWithout(typ *doc.Type) (names []string) {
+	spec, _ := typ.Decl.Specs[0].(*ast.TypeSpec)
+	ast.Inspect(spec.Type, func(n ast.Node) bool {
+		field, ok := n.(*ast.Field)
+		if !ok || field.Doc != nil || field.Comment != nil {
+			return true
 		}
-		target, known := structs[typ.Name]
-		delete(structs, typ.Name)
-		if !known {
-			t.Errorf("the alias %s is not in this test", typ.Name)
-			continue
-		}
-		for _, field := range reflect.VisibleFields(target) {
-			if field.IsExported() && !mentions(typ.Doc, field.Name) {
-				t.Errorf("go doc worker.%s does not show the field %s", typ.Name, field.Name)
+		for _, name := range field.Names {
+			if name.IsExported() && !mentions(typ.Doc, name.Name) {
+				names = append(names, name.Name)
 			}
 		}
-		for method := range target.Methods() {
-			if typ.Name == "Job" && !mentions(typ.Doc, method.Name) {
-				t.Errorf("go doc worker.%s does not show the method %s", typ.Name, method.Name)
-			}
-		}
-	}
-	if len(structs) > 0 {
-		t.Errorf("they are no aliases: %v", structs)
-	}
+		return true
+	})
+	return names
 }
 
 // The durations have the same defaults as the variables.
-func TestThePageOfTheLibraryListsTheOptionsAndTheirDefaults(t *testing.T) {
-	defaults := must(worker.FromEnv(func(name string) (string, bool) { return "iam", name == "TASK_AUTH" }))(t).Filled()
+func TestLibrary_Options(t *testing.T) {
+	env := func(name string) (string, bool) { return "iam", name == "TASK_AUTH" }
+	defaults := must(worker.FromEnv(env))(t).Filled()
 	_, table, _ := strings.Cut(read(t, "library.md"), "\n| option | default | |\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	rows := map[string]string{}
@@ -136,14 +98,16 @@ func TestThePageOfTheLibraryListsTheOptionsAndTheirDefaults(t *testing.T) {
 			t.Errorf("library.md does not list the option %s", field.Name)
 		}
 		value := reflect.ValueOf(defaults).FieldByIndex(field.Index).Interface()
-		if d, ok := value.(time.Duration); ok && d != 0 && !strings.Contains(row, strings.TrimSuffix(strings.TrimSuffix(d.String(), "0s"), "0m")) {
+		d, _ := value.(time.Duration)
+		short := strings.TrimSuffix(strings.TrimSuffix(d.String(), "0s"), "0m")
+		if d != 0 && !strings.Contains(row, short) {
 			t.Errorf("library.md has for %s the default %q, want %v", field.Name, row, d)
 		}
 	}
 }
 
 // A kind cannot give its own fields the names that the page lists as the guard's.
-func TestThePageOfTheLibraryListsTheNamesThatBelongToTheGuard(t *testing.T) {
+func TestLibrary_Fields(t *testing.T) {
 	_, list, _ := strings.Cut(read(t, "library.md"), "**These names belong to the guard**")
 	_, list, _ = strings.Cut(list, ": ")
 	list, _, _ = strings.Cut(list, ". [")

@@ -23,7 +23,7 @@ var source = regexp.MustCompile("`((?:cmd|deploy|docs|emulator|internal|lease|lo
 
 // A link inside the repository leads to a file, and to a heading in it. A command names a
 // package that has such files.
-func TestEveryLinkAndCommandLeadsSomewhere(t *testing.T) {
+func TestPages_Links(t *testing.T) {
 	links, commands := 0, 0
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && foreign[d.Name()] {
@@ -59,7 +59,8 @@ func TestEveryLinkAndCommandLeadsSomewhere(t *testing.T) {
 		}
 		for _, c := range command.FindAllStringSubmatch(read(t, path), -1) {
 			commands++
-			files := filepath.Join("..", c[2], map[bool]string{true: "*_test.go", false: "*.go"}[c[1] == "test"])
+			pattern := map[bool]string{true: "*_test.go", false: "*.go"}[c[1] == "test"]
+			files := filepath.Join("..", c[2], pattern)
 			if found, err := filepath.Glob(files); len(found) == 0 && !strings.HasSuffix(c[2], "/") {
 				t.Errorf("%s has the command %s, and there is no %s: %v", path, c[0], files, err)
 			}

@@ -18,7 +18,7 @@ var notProduct = regexp.MustCompile(`_test\.go$|^docs/examples/|^internal/testin
 
 // The product's code is read in paragraphs: at most one long function in four has none, and
 // at most 40 lines are wider than a page. -v prints which.
-func TestTheProductsCodeHasParagraphs(t *testing.T) {
+func TestProduct_Reading(t *testing.T) {
 	long, solid, wide := 0, 0, 0
 	for path, file := range sources(t) {
 		if notProduct.MatchString(path) {

@@ -68,49 +68,66 @@ func same(t *testing.T, what string, page, code []string) {
 	}
 }
 
-var (
-	route = regexp.MustCompile(`\.(GET|POST|PUT|DELETE)\("(/[a-z/]*)"`)
-	// defaultPath matches the path of a kind of work that names none.
-	defaultPath = regexp.MustCompile(`DefaultPath += "(/[a-z/]*)"`)
-	routed      = regexp.MustCompile("`(GET|POST|PUT|DELETE) (/[a-z/]*)`")
-)
-
-func TestTheReferenceHasTheRoutes(t *testing.T) {
-	code := map[string]bool{}
-	for _, path := range []string{"../worker/server.go", "../worker/guard.go", "../internal/taskqueue/queue.go", "../internal/lifecycle/lifecycle.go", "../locks/document/server/server.go"} {
-		src := read(t, path)
-		for _, r := range route.FindAllStringSubmatch(src, -1) {
-			code[r[1]+" "+r[2]] = true
+// What is no exported table is found in its declarations: each group of a pattern is a part of a name.
+func TestReference_Names(t *testing.T) {
+	for what, tc := range map[string]struct {
+		files   []string
+		pattern string
+		others  []string // that are declared elsewhere
+		page    []string
+	}{
+		"route": {
+			files: []string{
+				"../worker/server.go", "../worker/guard.go", "../internal/taskqueue/queue.go",
+				"../internal/lifecycle/lifecycle.go", "../locks/document/server/server.go",
+			},
+			pattern: `\.(GET|POST|PUT|DELETE)\("(/[a-z/]*)"|(DefaultPath) += "(/[a-z/]*)"`, // of a kind that names none
+			page:    found("`(GET|POST|PUT|DELETE) (/[a-z/]*)`", read(t, "reference.md")),
+		},
+		"strategy or event": {
+			files:   []string{"../locks/project/options.go", "../locks/project/event.go"},
+			pattern: `(?:Strategy|EventType) = "([a-z:-]+)"`,
+			others:  []string{"strategy", "type"}, // the heads of the tables
+			page:    named(t, "#### `taskguard hold`"),
+		},
+		"code": {
+			files: []string{
+				"../orchestrator/errors.go", "../internal/delivery/runner.go", "../worker/kind.go",
+				"../lease/analysislock/analysislock.go", "../lease/analysislock/analysis.go",
+				"../lease/analysislock/full.go", "../lease/analysislock/operator.go", "../lease/analysislock/act.go",
+				"../lease/analysislock/suspect.go", "../lease/analysislock/start.go",
+			},
+			pattern: `(?:(?:Code\w+|Exhausted|Cancelled|Crashed|NotStarted|Unrecordable|ActUncertain)\s+= |Permanent\()"(\w+)"`,
+			page:    named(t, "### Codes of errors"),
+		},
+		// The document lock's request span is beside the worker's: its name and attributes are OpenTelemetry's own.
+		"span or attribute": {
+			files:   []string{"../internal/telemetry/telemetry.go"},
+			pattern: `(?m)^\t[A-Z]\w+ += "([a-z_.]+)"$`,
+			others:  []string{"request", "http.request.method", "http.route", "http.response.status_code"},
+			page: slices.DeleteFunc(found("`([a-z_.]+)`", section(t, "### Spans")), func(name string) bool {
+				return name == "traceparent" || name == "traceidratio"
+			}),
+		},
+	} {
+		code := tc.others
+		for _, file := range tc.files {
+			code = append(code, found(tc.pattern, read(t, file))...)
 		}
-		for _, r := range defaultPath.FindAllStringSubmatch(src, -1) {
-			code["POST "+r[1]] = true
-		}
+		same(t, what, tc.page, code)
 	}
-	text := read(t, "reference.md")
-	page := map[string]bool{}
-	for _, r := range routed.FindAllStringSubmatch(text, -1) {
-		page[r[1]+" "+r[2]] = true
-	}
-	same(t, "route", sorted(page), sorted(code))
 }
 
-var (
-	strategyName = regexp.MustCompile(`Strategy = "([a-z-]+)"`)
-	eventName    = regexp.MustCompile(`EventType = "([a-z:-]+)"`)
-)
-
-func TestTheReferenceHasTheEventsAndStrategiesOfHold(t *testing.T) {
-	code := map[string]bool{"strategy": true, "type": true} // the heads of the tables
-	for _, name := range strategyName.FindAllStringSubmatch(read(t, "../locks/project/options.go"), -1) {
-		code[name[1]] = true
+// found returns what the groups of a pattern match in a text, with spaces between them.
+func found(pattern, text string) (all []string) {
+	for _, groups := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+		name := strings.TrimSpace(strings.Join(groups[1:], " "))
+		all = append(all, strings.Replace(name, "DefaultPath", "POST", 1))
 	}
-	for _, name := range eventName.FindAllStringSubmatch(read(t, "../locks/project/event.go"), -1) {
-		code[name[1]] = true
-	}
-	same(t, "strategy or event", named(t, "#### `taskguard hold`"), sorted(code))
+	return all
 }
 
-func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
+func TestReference_Document(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	slots := 0
 	keys := &repo.Concurrency{Fields: []string{"input"}, Limit: func(string) int { return slots }}
@@ -133,14 +150,17 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 		step(err)
 		return got.Hold
 	}
-	step(errors.Join(a.Create(ctx, "ready", "input", repo.CreateOptions{}), a.Create(ctx, "failed", "input", repo.CreateOptions{})))
+	for _, id := range []string{"ready", "failed"} {
+		step(a.Create(ctx, id, "input", repo.CreateOptions{}))
+	}
 	take("ready", "parked")
 	slots = 10
 	first := take("ready", "a")
 	begin := &analysislock.Beginning{Name: "charge", Token: first.Grant().Token, Now: first.Now()}
 	first.Send(begin.Change(nil), analysislock.Progressed(analysislock.Progress{Message: "m"}),
 		analysislock.Checkpointed(&analysislock.Checkpoint{Value: 1}))
-	step(first.End(ctx, analysislock.Retrying(first.Now(), "code", "message", first.Now().Add(time.Minute), "task", false)))
+	later := first.Now().Add(time.Minute)
+	step(first.End(ctx, analysislock.Retrying(first.Now(), "code", "message", later, "task", false)))
 	_, err := a.Start(ctx, "failed", "s", func(context.Context) error { return nil })
 	step(err)
 	ready, failed := take("ready", "b"), take("failed", "c")
@@ -149,20 +169,7 @@ func TestTheReferenceHasTheFieldsOfTheDocument(t *testing.T) {
 	same(t, "field", named(t, "## The document"), sorted(fields))
 }
 
-var codeLiteral = regexp.MustCompile(`(?:(?:Code\w+|Exhausted|Cancelled|Crashed|NotStarted|Unrecordable|ActUncertain)\s+= |Permanent\()"(\w+)"`)
-
-func TestTheReferenceHasTheCodesOfErrors(t *testing.T) {
-	code := map[string]bool{}
-	for _, path := range []string{"../orchestrator/errors.go", "../internal/delivery/runner.go", "../lease/analysislock/analysislock.go", "../lease/analysislock/analysis.go", "../lease/analysislock/full.go", "../lease/analysislock/operator.go", "../lease/analysislock/act.go", "../lease/analysislock/suspect.go", "../lease/analysislock/start.go", "../worker/kind.go"} {
-		src := read(t, path)
-		for _, c := range codeLiteral.FindAllStringSubmatch(src, -1) {
-			code[c[1]] = true
-		}
-	}
-	same(t, "code", named(t, "### Codes of errors"), sorted(code))
-}
-
-func TestTheReferenceHasTheLogFieldsWordForWord(t *testing.T) {
+func TestReference_LogFields(t *testing.T) {
 	var rows []string
 	for _, f := range delivery.LogFields() {
 		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s |", f.Name, f.Type, f.Meaning))
@@ -170,7 +177,7 @@ func TestTheReferenceHasTheLogFieldsWordForWord(t *testing.T) {
 	hasRows(t, "### Fields", rows)
 }
 
-func TestTheReferenceHasTheMetricsWordForWord(t *testing.T) {
+func TestReference_Metrics(t *testing.T) {
 	var rows []string
 	for _, m := range telemetry.Metrics() {
 		by := ""
@@ -180,28 +187,6 @@ func TestTheReferenceHasTheMetricsWordForWord(t *testing.T) {
 		rows = append(rows, fmt.Sprintf("| `%s` | %s, `%s` | %s%s |", m.Name, m.Kind, m.Unit, m.Description, by))
 	}
 	hasRows(t, "### Metrics", rows)
-}
-
-var (
-	constant = regexp.MustCompile(`(?m)^\t[A-Z]\w+ += "([a-z_.]+)"$`)
-	quoted   = regexp.MustCompile("`([a-z_.]+)`")
-)
-
-// The document lock's request span is beside the worker's: its name and attributes
-// are OpenTelemetry's own.
-func TestTheReferenceHasTheSpansAndTheirAttributes(t *testing.T) {
-	src := read(t, "../internal/telemetry/telemetry.go")
-	code := map[string]bool{"request": true, "http.request.method": true, "http.route": true, "http.response.status_code": true}
-	for _, c := range constant.FindAllStringSubmatch(src, -1) {
-		code[c[1]] = true
-	}
-	page := map[string]bool{}
-	for _, name := range quoted.FindAllStringSubmatch(section(t, "### Spans"), -1) {
-		if !slices.Contains([]string{"traceparent", "traceidratio"}, name[1]) {
-			page[name[1]] = true
-		}
-	}
-	same(t, "span or attribute", sorted(page), sorted(code))
 }
 
 // hasRows wants a section's table to consist of rows, in their order.

@@ -49,7 +49,8 @@ func (w *world) analyze(id int, created float64) {
 	for started := false; due < float64(w.minutes); started = true {
 		at := w.admitted(w.sent(due))
 		e := w.ends(id, at, attempt)
-		if e.outcome == "crash" && crashes == 2 && w.busy {
+		suspect := crashes == 2 && w.busy
+		if e.outcome == "crash" && suspect {
 			for range 3 { // the suspect waits until its instance is empty
 				w.delivery(at, 0, end{outcome: "suspect"}, 200)
 				at += 0.5
@@ -162,6 +163,9 @@ func (w *world) delivery(at, delay float64, e end, status int) {
 
 func (w *world) recovery(m int) {
 	at := float64(m)
+	if at >= w.uncounted[0] && at < w.uncounted[1] && at != w.uncounted[0]+9 { // it comes late
+		return
+	}
 	w.logged(at, "recoveries", `outcome="recovered",status="200"`)
 	w.request(at, 200)
 	if w.oldest[m] > 0 {
@@ -249,8 +253,9 @@ func (w *world) samples() samples {
 	for series, adds := range w.counters {
 		value, begun := 0.0, false
 		for m, n := range adds {
-			if value += n; begun || m+1 < len(adds) && adds[m+1] > 0 || n > 0 {
-				begun = true
+			value += n
+			next := adds[min(m+1, len(adds)-1)]
+			if begun = begun || max(next, n) > 0; begun {
 				all[series] = append(all[series], sample{minute(m), value})
 			}
 		}

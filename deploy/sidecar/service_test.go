@@ -1,9 +1,10 @@
 package sidecar
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,21 +39,22 @@ func variables(c *run.Container) map[string]string {
 }
 
 // The container with a port gets the requests, and it starts last.
-func TestTheWorkerTakesTheRequestsAndCallsTheApplication(t *testing.T) {
+func TestService(t *testing.T) {
 	s, worker, app := read(t)
 	port := variables(app)["APP_PORT"]
 	probe := app.StartupProbe.HttpGet
-	for what, pair := range map[string][2]string{
-		"the analyzer":         {variables(worker)["ANALYZER"], "http://localhost:" + port + "/analyze"},
-		"the probe":            {strconv.FormatInt(probe.Port, 10) + probe.Path, port + "/health"},
-		"the slots":            {variables(app)["APP_SLOTS"], strconv.FormatInt(s.Spec.Template.Spec.ContainerConcurrency, 10)},
-		"the order":            {s.Spec.Template.Metadata.Annotations["run.googleapis.com/container-dependencies"], `{"worker":["app"]}`},
-		"the ports":            {strconv.Itoa(len(worker.Ports)) + strconv.Itoa(len(app.Ports)), "10"},
-		"a busy one is killed": {strconv.FormatBool(app.LivenessProbe != nil), "false"},
-	} {
-		if pair[0] != pair[1] {
-			t.Errorf("%s: got %q, want %q", what, pair[0], pair[1])
-		}
+	template := s.Spec.Template
+	got := []any{
+		variables(worker)["ANALYZER"], fmt.Sprint(probe.Port) + probe.Path, variables(app)["APP_SLOTS"],
+		template.Metadata.Annotations["run.googleapis.com/container-dependencies"],
+		len(worker.Ports), len(app.Ports), app.LivenessProbe != nil, // which would kill a busy one
+	}
+	want := []any{
+		"http://localhost:" + port + "/analyze", port + "/health", fmt.Sprint(template.Spec.ContainerConcurrency),
+		`{"worker":["app"]}`, 1, 0, false,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 	program, err := os.ReadFile("app/app.py")
 	for name := range variables(app) {

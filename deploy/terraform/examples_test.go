@@ -16,7 +16,7 @@ var (
 )
 
 // Two deployments in one project that had a name in common would overwrite each other.
-func TestTheModuleAcceptsEachExampleAndTheirNamesDiffer(t *testing.T) {
+func TestModule_Examples(t *testing.T) {
 	paths, err := filepath.Glob("examples/*/main.tf")
 	if err != nil || len(paths) != 4 {
 		t.Fatalf("%q, %v", paths, err)
@@ -31,7 +31,8 @@ func TestTheModuleAcceptsEachExampleAndTheirNamesDiffer(t *testing.T) {
 
 func namesDiffer(t *testing.T, path string) {
 	t.Helper()
-	main := exampleSource.ReplaceAllString(exampleProvider.ReplaceAllString(text(t, path), ""), `source$1= "./deploy/terraform"`)
+	main := exampleProvider.ReplaceAllString(text(t, path), "")
+	main = exampleSource.ReplaceAllString(main, `source$1= "./deploy/terraform"`)
 	modules := exampleModule.FindAllStringSubmatch(main, -1)
 	for _, m := range modules {
 		main += fmt.Sprintf("\noutput \"names_%s\" { value = module.%[1]s.names }\n", m[1])

@@ -83,9 +83,11 @@ func (b body) object() string {
 		value := "[" + in.object() + "]"
 		if name == "dynamic" {
 			name, in = nested.Labels[0], body{nested.Body.Blocks[0].Body, b.src}
-			value = fmt.Sprintf("[for %s in [for v in %s : { value = v }] : %s]", name, body{nested.Body, b.src}.text("for_each"), in.object())
+			each := body{nested.Body, b.src}.text("for_each")
+			value = fmt.Sprintf("[for %s in [for v in %s : { value = v }] : %s]", name, each, in.object())
 		}
-		if name != "labels" && name != "conditions" && name != "notification_channel_strategy" { // which are lists
+		lists := []string{"labels", "conditions", "notification_channel_strategy"}
+		if !slices.Contains(lists, name) {
 			value = "one(" + value + ")"
 		}
 		fields = append(fields, camel(name)+" = "+value)
@@ -175,7 +177,8 @@ func alertsGoWhereTheyShould(t *testing.T, files json.RawMessage) {
 		if strings.Contains(query, "> 0.075 * ") != strings.HasSuffix(name, "runs time out") {
 			t.Errorf("%s: the threshold is another: %s", name, query)
 		}
-		if strings.Contains(query, "min_over_time") && strings.Contains(query, `"work"}[30m]`) { // RETRY_MAX is an hour and a half
+		// RETRY_MAX is an hour and a half.
+		if strings.Contains(query, "min_over_time") && strings.Contains(query, `"work"}[30m]`) {
 			t.Errorf("%s: the queue stands still while all tasks wait for their next attempt: %s", name, query)
 		}
 		if strings.HasSuffix(name, "the export has stopped") {

@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
 
 	"taskguard/internal/testing/examplestest"
 )
@@ -63,15 +64,18 @@ output "names" { value = concat(values(local.names), values(local.logged), keys(
 
 // calls writes a configuration that calls the module once a case with the variables
 // given, and initializes it.
-func calls(t *testing.T, cases map[string]map[string]any) (folder string) {
+func calls(t *testing.T, cases map[string]vars) (folder string) {
 	t.Helper()
-	modules, outputs := map[string]any{}, map[string]any{}
+	modules, outputs := vars{}, vars{}
 	for name, given := range cases {
-		call := map[string]any{"source": "./deploy/terraform", "project": "my-project", "worker_image": "worker" + digest, "keep_finished_days": nil}
+		call := vars{
+			"source": "./deploy/terraform", "project": "my-project", "worker_image": "worker" + digest,
+			"keep_finished_days": nil,
+		}
 		maps.Copy(call, given)
-		modules[name], outputs[name] = call, map[string]any{"value": "${module." + name + "}"}
+		modules[name], outputs[name] = call, vars{"value": "${module." + name + "}"}
 	}
-	main, err := json.Marshal(map[string]any{"module": modules, "output": outputs})
+	main, err := json.Marshal(vars{"module": modules, "output": outputs})
 	check(t, err)
 	return configuration(t, "main.tf.json", string(main))
 }
@@ -82,7 +86,9 @@ func configuration(t *testing.T, name, main string) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
 	files := map[string]string{name: main, "deploy/terraform/stub.tf": stub + monitoringOutput(t)}
-	for _, pattern := range []string{"settings*.tf", "variables*.tf", "../*.yaml", "../*.json", "../../docs/operations.md", "../../CHANGELOG.md"} {
+	for _, pattern := range []string{
+		"settings*.tf", "variables*.tf", "../*.yaml", "../*.json", "../../docs/operations.md", "../../CHANGELOG.md",
+	} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil || len(paths) == 0 {
 			t.Fatalf("%s: %q, %v", pattern, paths, err)
@@ -121,13 +127,15 @@ func terraform(t *testing.T, folder string, args ...string) (string, error) {
 	return out.String() + errs.String(), err
 }
 
+// vars are values of the module's variables, or the attributes of one.
+type vars = map[string]any
+
 const digest = "@sha256:0000000000000000000000000000000000000000000000000000000000000000"
 
-// application is a value of the variable app with one field changed.
-func application(field string, value any) map[string]any {
-	app := map[string]any{"image": "app" + digest, "env": map[string]string{"APP_PORT": "9000"}}
-	app[field] = value
-	return map[string]any{"app": app}
+// parse decodes cases, in which DIGEST is that of an image.
+func parse(t *testing.T, cases string, into any) {
+	t.Helper()
+	check(t, yaml.UnmarshalStrict([]byte(strings.ReplaceAll(cases, "DIGEST", digest)), into))
 }
 
 // evaluated holds the module's outputs by case.
@@ -139,37 +147,42 @@ type evaluated map[string]struct {
 	}
 }
 
-func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
+// valid has values of the variables, whose settings are in the golden file.
+const valid = `
+smallest: {}
+application: {app: {image: appDIGEST, env: {APP_PORT: "9000"}, port: 9000}}
+everything:
+  {doclock_image: doclockDIGEST, session_secret: taskguard-session, session_secret_version: "1",
+  otlp_endpoint: "http://collector:4318", backup_bucket: my-project-taskguard-exports}
+theirs:
+  {name: their-guard, project: theirs, region: us-east1, queue: work, backlog_tasks: 7, run_timeout_minutes: 29,
+  keep_finished_days: 90, otlp_endpoint: "https://telemetry.googleapis.com/",
+  worker_env: {LOG_LEVEL: DEBUG, RETRY_MAX: 1h30m}, notification_channels: [mail], renotify_minutes: 120,
+  notification_channels_by_severity: {CRITICAL: [pager], WARNING: []},
+  alert_overrides: {runs time out: {threshold: 7.5}, tasks wait: {disabled: true}}}
+program:
+  {analyzer: "exec:/usr/bin/analyze", worker_env: {MODEL: large, OTEL_TRACES_SAMPLER: always_off},
+  worker_secrets: {MODEL_KEY: {secret: key, version: "1"}, OTEL_EXPORTER_OTLP_HEADERS: {secret: otlp, version: "1"}}}
+long:
+  {long_jobs: {image: longDIGEST, analyzer: "exec:/app/transcribe", run_timeout_minutes: 600, env: {MODEL: large}},
+  worker_env: {RETRY_MAX: 1h}}
+own_list: {analyzer: "exec:/usr/bin/analyze", worker_env: {MODEL: large, ANALYZER_ENV: "*"}}
+platform:
+  {session_secret: s, session_secret_version: "7", doclock_image: doclockDIGEST, doclock_database: (default),
+  doclock_invoker_check: true, backup_bucket: my-backups, max_dispatches_per_second: 200,
+  queue_backoff: {min: 1s, max: 60s, doublings: 3}, recovery_service: true, worker_gpu: nvidia-l4, worker_cpu: "4",
+  worker_memory: 16Gi, worker_vpc: {subnetwork: ours},
+  cloud_sql_instances: ["my-project:europe-west1:a", "theirs:europe-west1:b"],
+  worker_volumes: {models: {path: /models, bucket: my-models}, scratch: {path: /scratch, memory: 1Gi},
+    share: {path: /share, nfs: "10.0.0.2:/share", read_only: false},
+    keys: {path: /keys, secret: key, secret_version: "3"}}}
+`
+
+func TestSettings(t *testing.T) {
 	t.Parallel()
-	folder := calls(t, map[string]map[string]any{
-		"smallest":    {},
-		"application": application("port", 9000),
-		"everything":  {"doclock_image": "doclock" + digest, "session_secret": "taskguard-session", "session_secret_version": "1", "otlp_endpoint": "http://collector:4318", "backup_bucket": "my-project-taskguard-exports"},
-		"theirs": {
-			"name": "their-guard", "project": "theirs", "region": "us-east1", "queue": "work", "backlog_tasks": 7, "run_timeout_minutes": 29,
-			"otlp_endpoint": "https://telemetry.googleapis.com/", "worker_env": map[string]string{"LOG_LEVEL": "DEBUG", "RETRY_MAX": "1h30m"}, "keep_finished_days": 90,
-			"notification_channels": []string{"mail"}, "notification_channels_by_severity": map[string][]string{"CRITICAL": {"pager"}, "WARNING": {}}, "renotify_minutes": 120,
-			"alert_overrides": map[string]any{"runs time out": map[string]any{"threshold": 7.5}, "tasks wait": map[string]any{"disabled": true}},
-		},
-		"program": {
-			"analyzer": "exec:/usr/bin/analyze", "worker_env": map[string]string{"MODEL": "large", "OTEL_TRACES_SAMPLER": "always_off"},
-			"worker_secrets": map[string]any{"MODEL_KEY": map[string]string{"secret": "key", "version": "1"}, "OTEL_EXPORTER_OTLP_HEADERS": map[string]string{"secret": "otlp", "version": "1"}},
-		},
-		"long": {
-			"long_jobs":  map[string]any{"image": "long" + digest, "analyzer": "exec:/app/transcribe", "run_timeout_minutes": 600, "env": map[string]string{"MODEL": "large"}},
-			"worker_env": map[string]string{"RETRY_MAX": "1h"},
-		},
-		"own_list": {"analyzer": "exec:/usr/bin/analyze", "worker_env": map[string]string{"MODEL": "large", "ANALYZER_ENV": "*"}},
-		"platform": {
-			"session_secret": "s", "session_secret_version": "7", "doclock_image": "doclock" + digest, "doclock_database": "(default)", "max_dispatches_per_second": 200,
-			"queue_backoff": map[string]any{"min": "1s", "max": "60s", "doublings": 3}, "backup_bucket": "my-backups", "doclock_invoker_check": true, "recovery_service": true, "worker_gpu": "nvidia-l4", "worker_cpu": "4", "worker_memory": "16Gi", "worker_vpc": map[string]any{"subnetwork": "ours"},
-			"cloud_sql_instances": []string{"my-project:europe-west1:a", "theirs:europe-west1:b"},
-			"worker_volumes": map[string]any{
-				"models": map[string]any{"path": "/models", "bucket": "my-models"}, "share": map[string]any{"path": "/share", "nfs": "10.0.0.2:/share", "read_only": false},
-				"keys": map[string]any{"path": "/keys", "secret": "key", "secret_version": "3"}, "scratch": map[string]any{"path": "/scratch", "memory": "1Gi"},
-			},
-		},
-	})
+	var cases map[string]vars
+	parse(t, valid, &cases)
+	folder := calls(t, cases)
 	var all evaluated
 	outputs(t, folder, &all)
 	got := map[string]map[string]json.RawMessage{}
@@ -201,9 +214,12 @@ func TestSettingsAreThoseOfTheGoldenFile(t *testing.T) {
 // inputsAndOutputs returns README.md: the module's variables and outputs.
 func inputsAndOutputs(t *testing.T) string {
 	t.Helper()
-	page := "# The module's inputs and outputs\n\n`make settings` writes this page from the descriptions in the `.tf` files. Its use is described in [Deployment](../README.md#with-terraform).\n"
+	page := "# The module's inputs and outputs\n\n" +
+		"`make settings` writes this page from the descriptions in the `.tf` files. " +
+		"Its use is described in [Deployment](../README.md#with-terraform).\n"
 	for _, part := range []struct{ heading, pattern string }{
-		{"\n| input | default | |\n|---|---|---|\n", "variables*.tf"}, {"\n| output | |\n|---|---|\n", "outputs.tf"},
+		{"\n| input | default | |\n|---|---|---|\n", "variables*.tf"},
+		{"\n| output | |\n|---|---|\n", "outputs.tf"},
 	} {
 		paths, err := filepath.Glob(part.pattern)
 		if err != nil || len(paths) == 0 {
@@ -213,7 +229,8 @@ func inputsAndOutputs(t *testing.T) string {
 		for _, path := range paths {
 			all, src := blocks(t, path)
 			for _, b := range all {
-				columns := []string{"`" + b.Labels[0] + "`", "required", strings.Trim(body{b.Body, src}.text("description"), `"`)}
+				description := strings.Trim(body{b.Body, src}.text("description"), `"`)
+				columns := []string{"`" + b.Labels[0] + "`", "required", description}
 				if b.Body.Attributes["default"] != nil {
 					columns[1] = "`" + body{b.Body, src}.text("default") + "`"
 				}
@@ -227,27 +244,35 @@ func inputsAndOutputs(t *testing.T) string {
 	return page
 }
 
+var calledWithGcloud = regexp.MustCompile("`gcloud (tasks|scheduler) [^`]*`")
+
 // notificationsHaveTheirNames checks what an operator reads on a telephone, where no
 // page says what a name stands for.
 func notificationsHaveTheirNames(t *testing.T, all map[string]string) {
 	t.Helper()
 	commands := 0
 	for name, text := range all {
-		for _, wrong := range []string{"REGION", "europe-west1", "my-project", "](", "=analyses", " analyses --", "1000", "taskguard-", "Taskguard:", "taskguard_"} {
+		for _, wrong := range []string{
+			"REGION", "europe-west1", "my-project", "](", "=analyses", " analyses --", "1000", "taskguard-",
+			"Taskguard:", "taskguard_",
+		} {
 			if strings.Contains(text, wrong) {
 				t.Errorf("%s contains %q:\n%s", name, wrong, text)
 			}
 		}
-		for _, c := range regexp.MustCompile("`gcloud (tasks|scheduler) [^`]*`").FindAllString(text, -1) {
-			if commands++; !strings.Contains(c, " --location=us-east1 --project=theirs") || strings.HasPrefix(c, "`gcloud tasks") && !strings.Contains(c, "work") || strings.HasPrefix(c, "`gcloud scheduler") && !strings.Contains(c, " their-guard-") {
-				t.Errorf("%s: %s is about another deployment", name, c)
+		for _, c := range calledWithGcloud.FindAllStringSubmatch(text, -1) {
+			commands++
+			theirs := map[string]string{"tasks": "work", "scheduler": " their-guard-"}[c[1]]
+			if !strings.Contains(c[0], " --location=us-east1 --project=theirs") || !strings.Contains(c[0], theirs) {
+				t.Errorf("%s: %s is about another deployment", name, c[0])
 			}
 		}
-		if strings.HasSuffix(name, "tasks are not sent") && strings.Count(text, "[128m]") != 2 { // RETRY_MAX, a quarter more, and 15 minutes
+		// RETRY_MAX, a quarter more, and 15 minutes
+		if strings.HasSuffix(name, "tasks are not sent") && strings.Count(text, "[128m]") != 2 {
 			t.Errorf("%s: the queue may wait longer:\n%s", name, text)
 		}
-		if n := utf8.RuneCountInString(text); n > 8192 || len(text) > 10240 || !strings.Contains(text, "```promql\n") {
-			t.Errorf("%s has %d characters, and Google takes 8192:\n%s", name, n, text)
+		if n := utf8.RuneCountInString(text); n > 8192 || len(text) > 10240 {
+			t.Errorf("%s has %d characters, and Google takes 8192", name, n)
 		}
 	}
 	if commands < 5 {
@@ -255,88 +280,90 @@ func notificationsHaveTheirNames(t *testing.T, all map[string]string) {
 	}
 }
 
-// refusal is a value of a variable and what Terraform says to it.
-type refusal struct {
-	given map[string]any
-	want  string
-}
+// wrong has values of variables that are refused alone, and what Terraform says to them.
+const wrong = `
+image_by_tag: {want: digest, given: {worker_image: "worker:latest"}}
+run_longer_than_a_job: {want: "1435", given: {long_jobs: {image: longDIGEST, analyzer: "exec:a", run_timeout_minutes: 1436}}}
+run_longer_than_a_dispatch: {want: "29 at most", given: {run_timeout_minutes: 29.5}}
+start_in_no_time: {want: at least 1, given: {start_seconds: 0}}
+start_always_in_time: {want: "94 to below 100", given: {start_percent: 100}}
+answers_half_of_errors: {want: "94 to below 100", given: {answer_percent: 50}}
+again_after_no_time: {want: "30 to 1440", given: {renotify_minutes: 29}}
+unknown_severity: {want: CRITICAL, given: {notification_channels_by_severity: {FATAL: []}}}
+logs_of_no_share: {want: "0 to 1", given: {queue_log_ratio: 2}}
+unknown_alert: {want: another name, given: {alert_overrides: {runs: {disabled: true}}}}
+threshold_of_a_variable: {want: of their own, given: {alert_overrides: {"the backlog grows": {threshold: 5}}}}
+threshold_of_half_a_minute: {want: whole number, given: {alert_overrides: {"tasks are not sent": {threshold: 0.5}}}}
+threshold_of_no_minute: {want: whole number, given: {alert_overrides: {"tasks wait": {threshold: 0}}}}
+threshold_below_zero: {want: negative, given: {alert_overrides: {"runs time out": {threshold: -1}}}}
+oldest_of_no_age: {want: positive, given: {oldest_minutes: 0}}
+kept_too_short: {want: at least 32, given: {keep_finished_days: 31}}
+file_of_a_moving_secret: {want: needs secret_version, given: {worker_volumes: {v: {path: "/v", secret: s}}}}
+one_account_of_two_parts: {want: roles of both, given: {service_accounts: {caller: "c@my-project.iam.gserviceaccount.com", worker: "c@my-project.iam.gserviceaccount.com"}}}
+secret_that_moves: {want: version is a number, given: {worker_secrets: {KEY: {secret: s, version: latest}}}}
+apps_secret_that_moves: {want: version is a number, given: {app: {image: appDIGEST, env: {APP_PORT: "9000"}, secrets: {KEY: {secret: s, version: latest}}}}}
+dispatches_of_no_rate: {want: at most 500, given: {max_dispatches_per_second: 501}}
+backoff_without_a_unit: {want: number of seconds, given: {queue_backoff: {min: "30"}}}
+backup_kept_too_long: {want: at most 98, given: {backup_days: 99}}
+half_an_attempt: {want: whole number, given: {max_attempts: 1.5}}
+emulator: {want: Not in production, given: {worker_env: {FIRESTORE_EMULATOR_HOST: "h:1"}}}
+log_level_above_info: {want: info or debug, given: {worker_env: {LOG_LEVEL: Warn}}}
+application_too_slow: {want: "240", given: {app: {image: appDIGEST, env: {APP_PORT: "9000"}, startup_seconds: 241}}}
+application_on_our_port: {want: not the worker's, given: {app: {image: appDIGEST, env: {APP_PORT: "9000"}, port: 8080}}}
+member_without_a_kind: {want: member, given: {operators: ["a@b.c"]}}
+name_too_long_for_accounts: {want: "4 to 22", given: {name: taskguard-in-production}}
+vpc_without_a_name: {want: network or subnetwork, given: {worker_vpc: {tags: [a]}}}
+volume_of_two_kinds: {want: one of, given: {worker_volumes: {v: {path: "/v", bucket: b, memory: "1Gi"}}}}
+instance_without_a_region: {want: "PROJECT:REGION:INSTANCE", given: {cloud_sql_instances: ["my-project:db"]}}
+full_name_of_a_queue: {want: queue's name, given: {queue: projects/p/locations/l/queues/q}}
+`
 
-func TestModuleRefusesSettingsThatAreWrong(t *testing.T) {
+// unfit has values that do not fit together.
+const unfit = `
+long_jobs_and_an_analyzer: {want: leave app and analyzer null, given: {long_jobs: {image: longDIGEST, analyzer: "exec:a"}, analyzer: "exec:a"}}
+secret_without_an_image: {want: needs doclock_image, given: {doclock_image: null, session_secret: s, session_secret_version: "1"}}
+session_secret_that_moves: {want: a number, given: {doclock_image: doclockDIGEST, session_secret: s, session_secret_version: latest}}
+pusher_secret_that_moves: {want: a number, given: {pusher_secret: s, pusher_secret_version: latest}}
+account_of_another_project: {want: in the project, given: {service_accounts: {caller: "c@theirs.iam.gserviceaccount.com"}}}
+heartbeat_too_slow: {want: two heartbeats, given: {lock_ttl_seconds: 300, lock_heartbeat_seconds: 140}}
+too_few_instances: {want: "429", given: {max_concurrent_dispatches: 90, worker_max_instances: 9}}
+too_many_dispatches: {want: "429", given: {max_concurrent_dispatches: 100}}
+more_idle_instances_than_all: {want: idle, given: {worker_min_instances: 11}}
+kept_without_a_ttl_policy: {want: sets this variable itself, given: {worker_env: {KEEP_FINISHED: "2160h"}}}
+variable_set_twice: {want: sets this variable itself, given: {worker_env: {LOCK_TTL: "1s"}}}
+doclocks_variable_set_twice: {want: sets this variable itself, given: {doclock_env: {TASK_AUTH: none}}}
+responder_who_operates_not: {want: operator too, given: {responders: ["group:a@b.c"]}}
+no_indexes: {want: new database, given: {create_indexes: false}}
+gpu_with_little_cpu: {want: "4 CPUs", given: {worker_gpu: nvidia-l4, worker_memory: "16Gi"}}
+gpu_with_little_memory: {want: "16Gi", given: {worker_gpu: nvidia-l4, worker_cpu: "4000m", worker_memory: "16000Mi"}}
+gpu_of_a_small_application: {want: "4 CPUs", given: {worker_gpu: nvidia-l4, worker_cpu: "4", worker_memory: "16Gi", app: {image: appDIGEST}}}
+nfs_without_a_vpc: {want: needs worker_vpc, given: {worker_volumes: {v: {path: "/v", nfs: "h:/v"}}}}
+account_of_no_part: {want: "backup.", given: {service_accounts: {console: "c@my-project.iam.gserviceaccount.com"}}}
+value_and_secret: {want: plain value, given: {worker_secrets: {ANALYZER: {secret: s, version: "1"}}}}
+`
+
+func TestModule_Refusals(t *testing.T) {
 	t.Parallel()
-	env := func(name, value string) map[string]any {
-		return map[string]any{"worker_env": map[string]string{name: value}}
+	for name, cases := range map[string]string{"a wrong value": wrong, "values that do not fit together": unfit} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			refused(t, cases)
+		})
 	}
-	refused(t, map[string]refusal{
-		"image_by_tag":               {map[string]any{"worker_image": "worker:latest"}, "digest"},
-		"run_longer_than_a_job":      {map[string]any{"long_jobs": map[string]any{"image": "long" + digest, "analyzer": "exec:a", "run_timeout_minutes": 1436}}, "1435"},
-		"run_longer_than_a_dispatch": {map[string]any{"run_timeout_minutes": 29.5}, "29 at most"},
-		"start_in_no_time":           {map[string]any{"start_seconds": 0}, "at least 1"},
-		"start_always_in_time":       {map[string]any{"start_percent": 100}, "94 to below 100"},
-		"answers_half_of_errors":     {map[string]any{"answer_percent": 50}, "94 to below 100"},
-		"again_after_no_time":        {map[string]any{"renotify_minutes": 29}, "30 to 1440"},
-		"unknown_severity":           {map[string]any{"notification_channels_by_severity": map[string][]string{"FATAL": {}}}, "CRITICAL"},
-		"logs_of_no_share":           {map[string]any{"queue_log_ratio": 2}, "0 to 1"},
-		"unknown_alert":              {map[string]any{"alert_overrides": map[string]any{"runs": map[string]any{"disabled": true}}}, "another name"},
-		"threshold_of_a_variable":    {map[string]any{"alert_overrides": map[string]any{"the backlog grows": map[string]any{"threshold": 5}}}, "of their own"},
-		"threshold_of_half_a_minute": {map[string]any{"alert_overrides": map[string]any{"tasks are not sent": map[string]any{"threshold": 0.5}}}, "whole number"},
-		"threshold_of_no_minute":     {map[string]any{"alert_overrides": map[string]any{"tasks wait": map[string]any{"threshold": 0}}}, "whole number"},
-		"threshold_below_zero":       {map[string]any{"alert_overrides": map[string]any{"runs time out": map[string]any{"threshold": -1}}}, "negative"},
-		"oldest_of_no_age":           {map[string]any{"oldest_minutes": 0}, "positive"},
-		"kept_too_short":             {map[string]any{"keep_finished_days": 31}, "at least 32"},
-		"file_of_a_moving_secret":    {map[string]any{"worker_volumes": map[string]any{"v": map[string]any{"path": "/v", "secret": "s"}}}, "needs secret_version"},
-		"one_account_of_two_parts":   {map[string]any{"service_accounts": map[string]string{"caller": "c@my-project.iam.gserviceaccount.com", "worker": "c@my-project.iam.gserviceaccount.com"}}, "roles of both"},
-		"secret_that_moves":          {map[string]any{"worker_secrets": map[string]any{"KEY": map[string]string{"secret": "s", "version": "latest"}}}, "version is a number"},
-		"apps_secret_that_moves":     {application("secrets", map[string]any{"KEY": map[string]string{"secret": "s", "version": "latest"}}), "version is a number"},
-		"dispatches_of_no_rate":      {map[string]any{"max_dispatches_per_second": 501}, "at most 500"},
-		"backoff_without_a_unit":     {map[string]any{"queue_backoff": map[string]any{"min": "30"}}, "number of seconds"},
-		"backup_kept_too_long":       {map[string]any{"backup_days": 99}, "at most 98"},
-		"half_an_attempt":            {map[string]any{"max_attempts": 1.5}, "whole number"},
-		"emulator":                   {env("FIRESTORE_EMULATOR_HOST", "h:1"), "Not in production"},
-		"log_level_above_info":       {env("LOG_LEVEL", "Warn"), "info or debug"},
-		"application_too_slow":       {application("startup_seconds", 241), "240"},
-		"application_on_our_port":    {application("port", 8080), "not the worker's"},
-		"member_without_a_kind":      {map[string]any{"operators": []string{"a@b.c"}}, "member"},
-		"name_too_long_for_accounts": {map[string]any{"name": "taskguard-in-production"}, "4 to 22"},
-		"vpc_without_a_name":         {map[string]any{"worker_vpc": map[string]any{"tags": []string{"a"}}}, "network or subnetwork"},
-		"volume_of_two_kinds":        {map[string]any{"worker_volumes": map[string]any{"v": map[string]any{"path": "/v", "bucket": "b", "memory": "1Gi"}}}, "one of"},
-		"instance_without_a_region":  {map[string]any{"cloud_sql_instances": []string{"my-project:db"}}, "PROJECT:REGION:INSTANCE"},
-		"full_name_of_a_queue":       {map[string]any{"queue": "projects/p/locations/l/queues/q"}, "queue's name"},
-	})
-}
-
-func TestModuleRefusesSettingsThatDoNotFitTogether(t *testing.T) {
-	t.Parallel()
-	refused(t, map[string]refusal{
-		"long_jobs_and_an_analyzer":    {map[string]any{"long_jobs": map[string]any{"image": "long" + digest, "analyzer": "exec:a"}, "analyzer": "exec:a"}, "leave app and analyzer null"},
-		"secret_without_an_image":      {map[string]any{"doclock_image": nil, "session_secret": "s", "session_secret_version": "1"}, "needs doclock_image"},
-		"session_secret_that_moves":    {map[string]any{"doclock_image": "doclock" + digest, "session_secret": "s", "session_secret_version": "latest"}, "a number"},
-		"pusher_secret_that_moves":     {map[string]any{"pusher_secret": "s", "pusher_secret_version": "latest"}, "a number"},
-		"account_of_another_project":   {map[string]any{"service_accounts": map[string]string{"caller": "c@theirs.iam.gserviceaccount.com"}}, "in the project"},
-		"heartbeat_too_slow":           {map[string]any{"lock_ttl_seconds": 300, "lock_heartbeat_seconds": 140}, "two heartbeats"},
-		"too_few_instances":            {map[string]any{"max_concurrent_dispatches": 90, "worker_max_instances": 9}, "429"},
-		"too_many_dispatches":          {map[string]any{"max_concurrent_dispatches": 100}, "429"},
-		"more_idle_instances_than_all": {map[string]any{"worker_min_instances": 11}, "idle"},
-		"kept_without_a_ttl_policy":    {map[string]any{"worker_env": map[string]string{"KEEP_FINISHED": "2160h"}}, "sets this variable itself"},
-		"variable_set_twice":           {map[string]any{"worker_env": map[string]string{"LOCK_TTL": "1s"}}, "sets this variable itself"},
-		"doclocks_variable_set_twice":  {map[string]any{"doclock_env": map[string]string{"TASK_AUTH": "none"}}, "sets this variable itself"},
-		"responder_who_operates_not":   {map[string]any{"responders": []string{"group:a@b.c"}}, "operator too"},
-		"no_indexes":                   {map[string]any{"create_indexes": false}, "new database"},
-		"gpu_with_little_cpu":          {map[string]any{"worker_gpu": "nvidia-l4", "worker_memory": "16Gi"}, "4 CPUs"},
-		"gpu_with_little_memory":       {map[string]any{"worker_gpu": "nvidia-l4", "worker_cpu": "4000m", "worker_memory": "16000Mi"}, "16Gi"},
-		"gpu_of_a_small_application":   {map[string]any{"worker_gpu": "nvidia-l4", "worker_cpu": "4", "worker_memory": "16Gi", "app": map[string]any{"image": "app" + digest}}, "4 CPUs"},
-		"nfs_without_a_vpc":            {map[string]any{"worker_volumes": map[string]any{"v": map[string]any{"path": "/v", "nfs": "h:/v"}}}, "needs worker_vpc"},
-		"account_of_no_part":           {map[string]any{"service_accounts": map[string]string{"console": "c@my-project.iam.gserviceaccount.com"}}, "backup."},
-		"value_and_secret":             {map[string]any{"worker_secrets": map[string]any{"ANALYZER": map[string]string{"secret": "s", "version": "1"}}}, "plain value"},
-	})
 }
 
 // refused plans all cases at once. Terraform checks a variable alone before it compares
 // it with others, so one call holds cases of one of the two kinds.
-func refused(t *testing.T, cases map[string]refusal) {
+func refused(t *testing.T, text string) {
 	t.Helper()
-	given := map[string]map[string]any{}
+	var cases map[string]struct {
+		Given vars
+		Want  string
+	}
+	parse(t, text, &cases)
+	given := map[string]vars{}
 	for name, c := range cases {
-		given[name] = c.given
+		given[name] = c.Given
 	}
 	out, _ := terraform(t, calls(t, given), "plan", "-json") // it fails; each case is checked below
 	details := map[string]string{}
@@ -353,8 +380,8 @@ func refused(t *testing.T, cases map[string]refusal) {
 		details[strings.TrimPrefix(message.Diagnostic.Snippet.Context, "module.")] += message.Diagnostic.Detail
 	}
 	for name, c := range cases {
-		if !strings.Contains(details[name], c.want) {
-			t.Errorf("%s: got %q, want %q", name, details[name], c.want)
+		if !strings.Contains(details[name], c.Want) {
+			t.Errorf("%s: got %q, want %q", name, details[name], c.Want)
 		}
 	}
 }

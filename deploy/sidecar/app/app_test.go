@@ -84,9 +84,10 @@ func (a *application) analyze(job orchestrator.Job) (any, error) {
 	return orchestrator.Run(a.t.Context(), analyzer, job)
 }
 
-func TestTheApplicationAnalyzesAndRejects(t *testing.T) {
+func TestApplication(t *testing.T) {
 	a := start(t, 0)
-	result, err := a.analyze(orchestrator.Job{AnalysisID: "good", LockToken: 7, Input: json.RawMessage(`{"text":"the lamp and the moon"}`)})
+	input := json.RawMessage(`{"text":"the lamp and the moon"}`)
+	result, err := a.analyze(orchestrator.Job{AnalysisID: "good", LockToken: 7, Input: input})
 	if l := a.next("begins"); l.AnalysisID != "good" || l.LockToken != 7 {
 		t.Errorf("the application got %+v, want the analysis good with token 7", l)
 	}
@@ -94,7 +95,7 @@ func TestTheApplicationAnalyzesAndRejects(t *testing.T) {
 		t.Errorf("%v, %v; want 5 words", result, err)
 	}
 	_, err = a.analyze(orchestrator.Job{AnalysisID: "bad", Input: json.RawMessage(`{"image":"x"}`)})
-	if permanent := (*orchestrator.PermanentError)(nil); !errors.As(err, &permanent) || !strings.Contains(err.Error(), "the input has no text") {
+	if !errors.As(err, new(*orchestrator.PermanentError)) {
 		t.Errorf("a rejected analysis ends with %v", err)
 	}
 }
@@ -114,11 +115,11 @@ func (k *killer) Report(r orchestrator.Report) {
 	}
 }
 
-func TestAnAnalysisWhoseApplicationIsKilledContinuesFromItsCheckpoint(t *testing.T) {
+func TestApplication_Kill(t *testing.T) {
 	a := start(t, 0, "APP_SECONDS=10")
-	job := orchestrator.Job{AnalysisID: "x", LockToken: 1, Input: json.RawMessage(`{"text":"` + strings.Repeat("__init__ the lamp ", 10) + `"}`)}
+	text := strings.Repeat("__init__ the lamp ", 10)
 	k := &killer{application: a}
-	job.Reporter = k
+	job := orchestrator.Job{AnalysisID: "x", LockToken: 1, Input: json.RawMessage(`{"text":"` + text + `"}`), Reporter: k}
 	if _, err := a.analyze(job); err == nil || errors.As(err, new(*orchestrator.PermanentError)) {
 		t.Fatalf("the run of a killed application ends with %v", err)
 	}
@@ -128,16 +129,24 @@ func TestAnAnalysisWhoseApplicationIsKilledContinuesFromItsCheckpoint(t *testing
 	a = start(t, a.port)
 	job.LockToken, job.Resume, job.Reporter = 2, k.checkpoint, nil
 	result, err := a.analyze(job)
-	if after := a.next("begins"); before.Done != 0 || after.Done == 0 || after.LockToken != 2 {
+	after := a.next("begins")
+	if before.Done != 0 || after.Done == 0 {
 		t.Errorf("%+v after %+v; want words that were done", after, before)
+	}
+	if after.LockToken != 2 {
+		t.Errorf("the second attempt has the token %d, want 2", after.LockToken)
 	}
 	if words, _ := result.(map[string]any); err != nil || words["words"] != int64(30) {
 		t.Errorf("%v, %v; want 30 words", result, err)
 	}
 
-	counted, err := a.analyze(orchestrator.Job{AnalysisID: "y", Input: json.RawMessage(`{"text":"a a b"}`), Resume: json.RawMessage(`{"done":2,"counts":"{\"a\":7}"}`)})
-	if got := fmt.Sprint(counted); err != nil || got != "map[top:[map[count:7 word:a] map[count:1 word:b]] words:8]" {
-		t.Errorf("%v, %v; want a result that begins with the checkpoint's", counted, err)
+	counted, err := a.analyze(orchestrator.Job{
+		AnalysisID: "y", Input: json.RawMessage(`{"text":"a a b"}`),
+		Resume: json.RawMessage(`{"done":2,"counts":"{\"a\":7}"}`),
+	})
+	const want = "map[top:[map[count:7 word:a] map[count:1 word:b]] words:8]"
+	if got := fmt.Sprint(counted); err != nil || got != want {
+		t.Errorf("%s, %v, want %s", got, err, want)
 	}
 }
 
@@ -158,19 +167,21 @@ func (a *application) begin(id string, token int64) {
 	a.next("begins")
 }
 
-func TestTheApplicationRefusesALowerTokenAndAJobTooMany(t *testing.T) {
+func TestApplication_Refusals(t *testing.T) {
 	for name, c := range map[string]struct {
 		slots, want string
 		refused     orchestrator.Job
 	}{
 		"a lower token":  {"10", "superseded", job("x", 6)},
-		"a job too many": {"1", "all slots are taken", job("y", 1)},
+		"a job too many": {"1", "slots", job("y", 1)},
 	} {
 		a := start(t, 0, "APP_SECONDS=3600", "APP_SLOTS="+c.slots)
 		a.begin("x", 7)
 		_, err := a.analyze(c.refused)
-		if errors.As(err, new(*orchestrator.PermanentError)) || err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %s, for now", name, err, c.want)
+		if err == nil || errors.As(err, new(*orchestrator.PermanentError)) {
+			t.Errorf("%s: %v, want a refusal for now", name, err)
+		} else if !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
 	}
 }

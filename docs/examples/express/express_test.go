@@ -25,30 +25,33 @@ import (
 func TestMain(m *testing.M) { os.Exit(examplestest.Main(m, "NODE")) }
 
 // Both releases enqueue a report, the analyzer computes it beside the worker, and the application shows it.
-func TestTheApplicationOfThePageEnqueuesAndShowsReports(t *testing.T) {
+func TestReleases(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := directory(t, paths[1])
 	analyzerPort := freePort(t)
-	env := examplestest.Start(t, "local", "ANALYZER=http://127.0.0.1:"+analyzerPort+"/analyze", "ANALYSES_COLLECTION=transcripts")
-	env = append(env, "ANALYSES_COLLECTION=transcripts")
+	const collection = "ANALYSES_COLLECTION=transcripts"
+	env := examplestest.Start(t, "local", "ANALYZER=http://127.0.0.1:"+analyzerPort+"/analyze", collection)
+	env = append(env, collection)
 	start(t, dir, append(env, "APP_PORT="+analyzerPort), paths[0], "analyzer.js")
 
 	for _, release := range []string{"app", "later"} {
 		app := serve(t, dir, env, paths[0], release+".js")
-		for id, want := range map[string]struct{ input, status, code string }{
-			"good": {`{"pages": 3}`, "READY", ""},
-			"bad":  {`{"pages": 0}`, "FAILED", "no_pages"},
+		for id, tc := range map[string]struct {
+			input string
+			want  report
+		}{
+			"good": {`{"pages": 3}`, report{Status: "READY", Result: words{750}}},
+			"bad":  {`{"pages": 0}`, report{Status: "FAILED", Error: reason{"no_pages"}}},
 		} {
-			report := app + "/reports/" + release + "-" + id
-			if status, answer := post(t, report, want.input); status != http.StatusAccepted {
-				t.Fatalf("POST %s is answered %d %s", report, status, answer)
+			url := app + "/reports/" + release + "-" + id
+			if status, answer := post(t, url, tc.input); status != http.StatusAccepted {
+				t.Fatalf("POST %s is answered %d %s", url, status, answer)
 			}
 
-			got := await(t, report)
-			if got.Status != want.status || got.Error.Code != want.code || (got.Result.Words == 750) != (want.code == "") {
-				t.Errorf("%s is %+v, want %s %s, and 750 words if it is READY", id, got, want.status, want.code)
+			if got := await(t, url); got != tc.want {
+				t.Errorf("%s is %+v, want %+v", id, got, tc.want)
 			}
-			if status, answer := post(t, report, `{"pages": 4}`); status != http.StatusConflict {
+			if status, answer := post(t, url, `{"pages": 4}`); status != http.StatusConflict {
 				t.Errorf("another input for %s is answered %d %s, want 409", id, status, answer)
 			}
 		}
@@ -56,7 +59,7 @@ func TestTheApplicationOfThePageEnqueuesAndShowsReports(t *testing.T) {
 }
 
 // An analysis that another program has created may have no input. Retries would not help it.
-func TestTheAnalyzerRefusesAnAnalysisWithoutInput(t *testing.T) {
+func TestAnalyzer_NoInput(t *testing.T) {
 	paths, port := examplestest.Find(t, "NODE", "node", "npm"), freePort(t)
 	start(t, directory(t, paths[1]), append(os.Environ(), "APP_PORT="+port), paths[0], "analyzer.js")
 	post(t, "http://127.0.0.1:"+port, "{}") // it listens now
@@ -73,7 +76,7 @@ func TestTheAnalyzerRefusesAnAnalysisWithoutInput(t *testing.T) {
 }
 
 // The first release runs the tasks of the old version. Both releases show its documents, with the new status words.
-func TestTheReleasesOfThePageKeepTheReportsOfBefore(t *testing.T) {
+func TestReleases_OldReports(t *testing.T) {
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir, env := directory(t, paths[1]), examplestest.Start(t, "emulator")
 	reports := collection(t, env, "reports")
@@ -116,7 +119,7 @@ func TestTheReleasesOfThePageKeepTheReportsOfBefore(t *testing.T) {
 	shows(later, "done", "READY", 7)
 }
 
-func TestTheAnalyzerWithCheckpointsResumes(t *testing.T) {
+func TestResume(t *testing.T) {
 	paths, port := examplestest.Find(t, "NODE", "node", "npm"), freePort(t)
 	start(t, directory(t, paths[1]), append(os.Environ(), "APP_PORT="+port), paths[0], "resume.js")
 	post(t, "http://127.0.0.1:"+port, "{}") // it listens now
@@ -239,11 +242,15 @@ func post(t *testing.T, url, body string) (status int, answer string) {
 	}
 }
 
-type report struct {
-	Status string
-	Result struct{ Words int }
-	Error  struct{ Code string }
-}
+type (
+	words  struct{ Words int }
+	reason struct{ Code string }
+	report struct {
+		Status string
+		Result words
+		Error  reason
+	}
+)
 
 // get reads a report once.
 func get(url string, r *report) error {

@@ -6,6 +6,6 @@ import (
 	"taskguard/internal/testing/examplestest"
 )
 
-func TestTheExampleInGoRuns(t *testing.T) {
+func TestExample(t *testing.T) {
 	examplestest.Check(t, "", examplestest.Build(t, "."))
 }

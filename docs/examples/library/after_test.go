@@ -10,7 +10,7 @@ import (
 
 // The service of docs/from-go.md guards the documents that it had before, and those of its own route. The
 // tasks that the queue has already are read as before.
-func TestTheServiceOfBeforeIsGuarded(t *testing.T) {
+func TestAfter(t *testing.T) {
 	c := newCloud(t)
 	port, program := freePort(t), build(t, "after")
 	s := start(t, program, port)
@@ -48,8 +48,8 @@ func TestTheServiceOfBeforeIsGuarded(t *testing.T) {
 	s.stop(t)
 	for line := range strings.Lines(s.log.String()) {
 		var entry struct{ Severity, Message string }
-		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Severity == "" || entry.Message == "" {
-			t.Errorf("the line %q is not JSON with a severity and a message: %v", line, err)
+		if check(t, json.Unmarshal([]byte(line), &entry)); entry.Severity == "" || entry.Message == "" {
+			t.Errorf("the line %q has no severity or no message", line)
 		}
 	}
 	if !strings.Contains(s.log.String(), `"message":"listening","port":"`+port+`"`) {

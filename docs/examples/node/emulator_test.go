@@ -7,7 +7,7 @@ import (
 	"taskguard/internal/testing/examplestest"
 )
 
-func TestGooglesClientsForNodeWorkOnTheEmulator(t *testing.T) {
+func TestEmulator(t *testing.T) {
 	t.Parallel()
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := directory(t, paths[1], "emulator.test.js")

@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(examplestest.Main(m, "NODE")) }
 
-func TestTheExampleInNodeRuns(t *testing.T) {
+func TestSubmit(t *testing.T) {
 	t.Parallel()
 	paths := examplestest.Find(t, "NODE", "node", "npm")
 	dir := directory(t, paths[1], "submit.js", "testdata/lossy.mjs")
@@ -28,7 +28,7 @@ func directory(t *testing.T, npm string, scripts ...string) (dir string) {
 	return dir
 }
 
-func TestTheAnalyzerInNodeContinues(t *testing.T) {
+func TestAnalyzer(t *testing.T) {
 	t.Parallel()
 	examplestest.Continues(t, "exec:"+examplestest.Find(t, "NODE", "node")[0]+" analyzer.js")
 }

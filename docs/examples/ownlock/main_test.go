@@ -219,7 +219,7 @@ func takes(d time.Duration) func(*trial, int) (string, error) {
 	}
 }
 
-func TestFiveThingsGoWrongWithALockOfYourOwn(t *testing.T) {
+func TestOwnLock(t *testing.T) {
 	for name, s := range map[string]scenario{
 		"1 a run is longer than the lock, and a delivery comes twice: two runs at once": {
 			analyze: takes(12 * time.Minute),

@@ -21,7 +21,7 @@ upload.submit_pdf(b"one\fthree"), upload.submit_pdf(b"one\fthree")
 `
 
 // A run that is superseded writes its result late, and harms none: docs/large-files.md.
-func TestTheLargeResultOfASupersededRunIsNotTheResult(t *testing.T) {
+func TestLargeResult(t *testing.T) {
 	bucket, python := t.TempDir(), examplestest.Find(t, "PYTHON", "python3")[0]
 	t.Setenv("BUCKET", bucket)
 	t.Setenv("PYTHONPATH", "testdata/storage:../../../clients/python")

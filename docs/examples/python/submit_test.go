@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(examplestest.Main(m, "PYTHON")) }
 
-func TestTheExampleInPythonRetriesTheBooking(t *testing.T) {
+func TestSubmit(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), examplestest.Find(t, "PYTHON", "python3")[0], "testdata/fakes.py")
 	cmd.Env = append(os.Environ(), "GOOGLE_CLOUD_PROJECT=p", "TASK_QUEUE=q", "TASK_CALLER=a@b.c",
 		"TASK_TARGET_URL=https://worker.example", "CLOUD_TASKS_EMULATOR_HOST=", "PYTHONDONTWRITEBYTECODE=1")
@@ -30,12 +30,12 @@ func TestTheExampleInPythonRetriesTheBooking(t *testing.T) {
 	}
 }
 
-func TestTheAnalyzerInPythonContinues(t *testing.T) {
+func TestAnalyzer(t *testing.T) {
 	examplestest.Continues(t, "exec:"+examplestest.Find(t, "PYTHON", "python3")[0]+" analyzer.py")
 }
 
 // A provider that answers 429 says when to try again.
-func TestTheProgramInPythonWaitsAsLongAsItsProviderAsks(t *testing.T) {
+func TestRateLimit(t *testing.T) {
 	t.Setenv("NO_PROXY", "127.0.0.1") // the program gets it
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/busy" {
@@ -53,7 +53,8 @@ func TestTheProgramInPythonWaitsAsLongAsItsProviderAsks(t *testing.T) {
 	}
 
 	run := func(path string) (any, error) {
-		return orchestrator.Run(t.Context(), analyzer, orchestrator.Job{Input: fmt.Appendf(nil, `{"url":%q}`, provider.URL+path)})
+		job := orchestrator.Job{Input: fmt.Appendf(nil, `{"url":%q}`, provider.URL+path)}
+		return orchestrator.Run(t.Context(), analyzer, job)
 	}
 	_, err = run("/busy")
 	if later, ok := errors.AsType[*orchestrator.RetryAfterError](err); !ok || later.After() != 40*time.Second {
@@ -66,7 +67,7 @@ func TestTheProgramInPythonWaitsAsLongAsItsProviderAsks(t *testing.T) {
 }
 
 // Of the calls of a run, only the one that is told go charges. TestOnce_Kill9 shows the rest.
-func TestTheEndpointInPythonChargesOnce(t *testing.T) {
+func TestEndpoint(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), examplestest.Find(t, "PYTHON", "python3")[0], "endpoint.py", "0")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -81,12 +82,19 @@ func TestTheEndpointInPythonChargesOnce(t *testing.T) {
 	ledger := filepath.Join(t.TempDir(), "ledger")
 	for _, call := range []struct{ effects, want string }{
 		{`{}`, `{"effect": "charge"}`},
-		{`{"charge": {"state": "go", "key": "k"}}`, `{"effect": "charge", "done": {"charged": 4200}}` + "\n" + `{"result": {"charged": 4200}}`},
+		{
+			`{"charge": {"state": "go", "key": "k"}}`,
+			`{"effect": "charge", "done": {"charged": 4200}}` + "\n" + `{"result": {"charged": 4200}}`,
+		},
 		{`{"charge": {"state": "done", "result": {"charged": 4200}}}`, `{"result": {"charged": 4200}}`},
-		{`{"charge": {"state": "uncertain", "key": "k"}}`, `{"error": {"code": "charge_uncertain", "message": "an earlier attempt may have charged"}}`},
+		{
+			`{"charge": {"state": "uncertain", "key": "k"}}`,
+			`{"error": {"code": "charge_uncertain", "message": "an earlier attempt may have charged"}}`,
+		},
 	} {
 		job := fmt.Sprintf(`{"lock_token": 7, "input": {"cents": 4200, "ledger": %q}, "effects": %s}`, ledger, call.effects)
-		answer, err := http.Post("http://localhost:"+strings.TrimSpace(port), "application/json", strings.NewReader(job))
+		address := "http://localhost:" + strings.TrimSpace(port)
+		answer, err := http.Post(address, "application/json", strings.NewReader(job))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,10 +109,11 @@ func TestTheEndpointInPythonChargesOnce(t *testing.T) {
 	}
 }
 
-func TestGooglesClientsForPythonWorkOnTheEmulator(t *testing.T) {
+func TestEmulator(t *testing.T) {
 	python := examplestest.Find(t, "PYTHON_CLIENTS", "python3")[0]
 	cmd := exec.CommandContext(t.Context(), python, "emulator_test.py")
-	cmd.Env = append(examplestest.Start(t, "emulator"), "PYTHONPATH="+os.Getenv("PYTHONPATH"), "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Env = append(examplestest.Start(t, "emulator"),
+		"PYTHONPATH="+os.Getenv("PYTHONPATH"), "PYTHONDONTWRITEBYTECODE=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -20,7 +20,7 @@ exec python3 pages.py
 `
 
 // A kill of the worker, as the reader of docs/tutorial.md sends it, costs an attempt and no page.
-func TestTheTutorialSurvivesAKill(t *testing.T) {
+func TestTutorial_Kill(t *testing.T) {
 	t.Parallel()
 	examplestest.Find(t, "PYTHON", "python3")
 	script := filepath.Join(t.TempDir(), "killer")
@@ -52,7 +52,7 @@ func TestTheTutorialSurvivesAKill(t *testing.T) {
 	}
 }
 
-func TestTheTutorialsFirstAnalyzerCountsOrRejects(t *testing.T) {
+func TestTutorial_FirstAnalyzer(t *testing.T) {
 	python := examplestest.Find(t, "PYTHON", "python3")[0]
 	analyzer, err := orchestrator.New("exec:"+python+" count.py", orchestrator.Options{})
 	if err != nil {

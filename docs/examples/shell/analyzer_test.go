@@ -13,21 +13,23 @@ import (
 	"taskguard/internal/testing/examplestest"
 )
 
-func TestTheAnalyzerInShellContinues(t *testing.T) {
+func TestAnalyzer(t *testing.T) {
 	examplestest.Continues(t, "exec:/bin/sh analyzer.sh")
 }
 
 // A pipe has all replies before the script asks.
-func TestTheAnalyzerInShellChargesOnce(t *testing.T) {
+func TestCharge(t *testing.T) {
 	const charged = `{"charged":4200}` + "\n"
+	const begins = `{"effect":"charge","ack":1}` + "\n"
 	for name, tc := range map[string]struct{ replies, ledger, reports, output string }{
 		"not begun": {
-			`{"ack":1,"effect":{"state":"go","key":"k"}}` + "\n" + `{"ack":2}`, "k 4200\n",
-			`{"effect":"charge","ack":1}` + "\n" + `{"effect":"charge","done":{"charged":4200},"ack":2}` + "\n", charged,
+			replies: `{"ack":1,"effect":{"state":"go","key":"k"}}` + "\n" + `{"ack":2}`,
+			reports: begins + `{"effect":"charge","done":{"charged":4200},"ack":2}` + "\n",
+			ledger:  "k 4200\n", output: charged,
 		},
-		"done":          {`{"ack":1,"effect":{"state":"done","result":{}}}`, "", `{"effect":"charge","ack":1}` + "\n", charged},
-		"uncertain":     {`{"ack":1,"effect":{"state":"uncertain","key":"k"}}`, "", `{"effect":"charge","ack":1}` + "\n", ""},
-		"not committed": {`{"ack":1,"error":"the lock is lost"}`, "", `{"effect":"charge","ack":1}` + "\n", ""},
+		"done":          {`{"ack":1,"effect":{"state":"done","result":{}}}`, "", begins, charged},
+		"uncertain":     {`{"ack":1,"effect":{"state":"uncertain","key":"k"}}`, "", begins, ""},
+		"not committed": {`{"ack":1,"error":"the lock is lost"}`, "", begins, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := func(name, text string) (path string) {
@@ -46,8 +48,11 @@ func TestTheAnalyzerInShellChargesOnce(t *testing.T) {
 
 			got, _ := os.ReadFile(ledger)
 			sent, _ := os.ReadFile(reports)
-			if string(got) != tc.ledger || string(sent) != tc.reports || string(output) != tc.output || (err == nil) != (tc.output != "") {
-				t.Errorf("%q, %v after %q, with the ledger %q; want %+v", output, err, sent, got, tc)
+			if string(output) != tc.output || (err == nil) != (tc.output != "") {
+				t.Errorf("%q, %v, want %q", output, err, tc.output)
+			}
+			if string(got) != tc.ledger || string(sent) != tc.reports {
+				t.Errorf("the ledger is %q after %q, want %q after %q", got, sent, tc.ledger, tc.reports)
 			}
 		})
 	}

@@ -9,7 +9,7 @@ import (
 	"example.com/library/charge"
 )
 
-func TestAnOrderIsChargedOnceWhateverHappens(t *testing.T) {
+func TestOrders(t *testing.T) {
 	workertest.Run(t, func(acts *workertest.Acts) func(*worker.Guard) worker.Kind {
 		provider := acts.Client(nil) // it answers 200, and records each request as an act
 		return func(*worker.Guard) worker.Kind { return charge.Orders(provider) }

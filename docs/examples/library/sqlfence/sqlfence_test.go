@@ -15,7 +15,8 @@ import (
 
 func open(t testing.TB) *sql.DB {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "db")+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)&_txlock=immediate")
+	const options = "?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)&_txlock=immediate"
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "db")+options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,14 +28,18 @@ func open(t testing.TB) *sql.DB {
 	return db
 }
 
-func TestAStaleTokenThatArrivesAfterANewerOneIsRefused(t *testing.T) {
+func TestWriteInvoice(t *testing.T) {
 	db := open(t)
 	highest := int64(0)
 	for _, token := range []int64{1, 3, 2, 3, 1, 4} {
 		stale := token < highest
 		highest = max(highest, token)
-		if err := writeInvoice(t.Context(), db, "key", token, 100*token); errors.Is(err, errStale) != stale || !stale && err != nil {
-			t.Fatalf("token %d: %v", token, err)
+		var want error
+		if stale {
+			want = errStale
+		}
+		if err := writeInvoice(t.Context(), db, "key", token, 100*token); !errors.Is(err, want) {
+			t.Fatalf("token %d: %v, want %v", token, err, want)
 		}
 		var amount int64
 		row := db.QueryRowContext(t.Context(), `SELECT amount FROM invoices`)
@@ -45,7 +50,7 @@ func TestAStaleTokenThatArrivesAfterANewerOneIsRefused(t *testing.T) {
 }
 
 // In each schedule a run is interrupted, and at times its statement arrives after that of the next run.
-func TestTheInvoiceIsThatOfTheNewestRunWhateverHappens(t *testing.T) {
+func TestWriteInvoice_Schedules(t *testing.T) {
 	workertest.Run(t, func(acts *workertest.Acts) func(*worker.Guard) worker.Kind {
 		db := open(acts.T)
 		run := func(ctx context.Context, job worker.Job) (any, error) {
@@ -57,7 +62,7 @@ func TestTheInvoiceIsThatOfTheNewestRunWhateverHappens(t *testing.T) {
 	}, nil, workertest.Options{Schedules: 50})
 }
 
-func TestTheStatementIsTheOneInTheDocumentationOfFence(t *testing.T) {
+func TestWriteInvoice_Documentation(t *testing.T) {
 	statement := func(file string) string {
 		text, err := os.ReadFile(file)
 		if err != nil {
