@@ -100,7 +100,7 @@ func TestEndpoint_Answer(t *testing.T) {
 			a := newAnalyzer(t, answerer(t, c.status, c.form, c.body), orchestrator.Options{AnyOutput: !c.json})
 			var warned recorder
 			got, err := orchestrator.Run(t.Context(), a, orchestrator.Job{Reporter: &warned})
-			if c.want == invalid {
+			if c.want == invalid { //nolint:errorlint // a row's want is any value
 				wantInvalidOutput(t, err, "bytes")
 				return
 			}

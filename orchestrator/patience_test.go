@@ -38,8 +38,8 @@ var goneEndpoints = map[string]func(w http.ResponseWriter){
 		must(io.WriteString(c, "HTTP/1.0 200 OK\r\nContent-Type: application/x-ndjson\r\n\r\n{\"progress\":0.5}\n"))
 		_ = c.Close()
 	},
-	"a 500":              func(w http.ResponseWriter) { w.WriteHeader(500) },
-	"a 502 of its proxy": func(w http.ResponseWriter) { w.WriteHeader(502) },
+	"a 500":              func(w http.ResponseWriter) { w.WriteHeader(http.StatusInternalServerError) },
+	"a 502 of its proxy": func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadGateway) },
 }
 
 // gone returns analyzers that go away. Each of the goneEndpoints calls leave before it does.
@@ -106,7 +106,8 @@ func TestPatience_OtherEnds(t *testing.T) {
 			orchestrator.SetPatience(a, never)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			if _, err := orchestrator.Run(ctx, a, orchestrator.Job{}); ctx.Err() != nil {
+			_, err := orchestrator.Run(ctx, a, orchestrator.Job{})
+			if ctx.Err() != nil {
 				t.Errorf("it waited for a stop: %v", err)
 			}
 		})

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -162,7 +163,7 @@ func (v vector) check(t *testing.T, spec string) {
 
 	equal(t, plain(t, outcome(result, err)), v.Outcome)
 	equal(t, plain(t, recorded), plain(t, v.Recorded))
-	if problems := append(m.invalid, m.warned...); len(problems) > 0 {
+	if problems := slices.Concat(m.invalid, m.warned); len(problems) > 0 {
 		t.Errorf("the worker complains: %q", problems)
 	}
 }

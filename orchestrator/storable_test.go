@@ -61,7 +61,7 @@ func TestStorable_Keeps(t *testing.T) {
 		"5e-324":                 5e-324,
 		"0.30000000000000004":    0.30000000000000004,
 		`"\ud83d\ude00"`:         "😀",
-		" \n[1] \n":              []any{int64(1)},
+		"\n[1]\n":                []any{int64(1)},
 		`{"a":1,"a":2}`:          map[string]any{"a": int64(2)},
 		`{"a":{},"b":[]}`:        map[string]any{"a": map[string]any{}, "b": []any{}},
 		`[{"a":[1]}]`:            []any{map[string]any{"a": []any{int64(1)}}},

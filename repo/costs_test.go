@@ -80,7 +80,7 @@ func wantFewBytes(t *testing.T, b *backend, inTransactions bool) {
 	}
 	for what, end := range map[string]func() error{
 		"finish":  func() error { return a.complete(t, "w/1", "done") },
-		"retry":   func() error { return a.retry(t, "w/1") },
+		"retry":   func() error { return a.retry(t) },
 		"release": func() error { return a.ReleaseAnalysisLock(t.Context(), "release", "w/1") },
 	} {
 		put(what, nil)

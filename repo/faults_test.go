@@ -74,7 +74,7 @@ var operations = map[string]operation{
 	},
 	"retry": {
 		acquired: true, again: true,
-		do: func(t *testing.T, a *worker) error { return a.retry(t, "w/1") },
+		do: func(t *testing.T, a *worker) error { return a.retry(t) },
 		want: doc{
 			"status": "QUEUED", "attempts": int64(4), "lockToken": int64(8),
 			"lastError": doc{"code": "c", "message": "m"},

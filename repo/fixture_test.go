@@ -77,10 +77,10 @@ func openFaulty(t testing.TB, b *backend) (*worker, *faultyConn) {
 	return open(t, b, l.options()...), l
 }
 
-// openKeys connects a worker to b that lets so many analyses of a tenant run at a time.
-func openKeys(t testing.TB, b *backend, limit int, opts ...grpc.DialOption) *worker {
+// openKeys connects a worker to b that lets one analysis of a tenant run at a time.
+func openKeys(t testing.TB, b *backend, opts ...grpc.DialOption) *worker {
 	t.Helper()
-	tenants := &Concurrency{Fields: []string{"tenant"}, Limit: func(string) int { return limit }}
+	tenants := &Concurrency{Fields: []string{"tenant"}, Limit: func(string) int { return 1 }}
 	return openWith(t, b, Options{Policy: lease.Policy{TTL: ttl(b), MaxAttempts: 10}, Concurrency: tenants}, opts...)
 }
 
@@ -182,8 +182,8 @@ func (w *worker) release(t testing.TB, owner string) error {
 	return h.End(t.Context(), analysislock.Releasing(h.Now(), analysislock.OutcomeShuttingDown, "", true))
 }
 
-func (w *worker) retry(t testing.TB, owner string) error {
-	h := w.holds[owner]
+func (w *worker) retry(t testing.TB) error {
+	h := w.holds["w/1"]
 	return h.End(t.Context(), analysislock.Retrying(h.Now(), "c", "m", time.Time{}, "", false))
 }
 

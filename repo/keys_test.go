@@ -60,7 +60,7 @@ func TestKeyCodec_Expiry(t *testing.T) {
 func TestKeyStore(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
 		type key = analysislock.Key
-		keys, at := openKeys(t, b, 1).Keys.Store, time.Now().Truncate(time.Millisecond)
+		keys, at := openKeys(t, b).Keys.Store, time.Now().Truncate(time.Millisecond)
 		load := func() lease.Cell[key] {
 			c := must(keys.Load(t.Context(), "k", lease.OnlyLease))(t)
 			return c
@@ -96,7 +96,7 @@ func parked(tenant string, at time.Time) doc {
 
 func TestKeyState_Before(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
-		a := openKeys(t, b, 1)
+		a := openKeys(t, b)
 		early := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		for n := range 3 { // of the same second, so that the id decides
 			b.Put(t, fmt.Sprint("a", n), parked("a", early.Add(time.Second)))
@@ -145,7 +145,7 @@ func TestOldestUnfinished_Parked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := emulatortest.Embedded(t)
-				a := openKeys(t, b, 1)
+				a := openKeys(t, b)
 				for n := range tc.parked {
 					b.Put(t, fmt.Sprint("parked", n), parked("a", time.Now().Add(-2*time.Hour)))
 				}
@@ -170,7 +170,7 @@ func TestOldestUnfinished_Parked(t *testing.T) {
 func TestParked_Finished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := emulatortest.Embedded(t)
-		a := openKeys(t, b, 1)
+		a := openKeys(t, b)
 		const dead = maxParkedReads + 50
 		for n := range dead {
 			at := time.Now().Add(time.Duration(n) * time.Second)
@@ -194,7 +194,7 @@ func TestParked_Finished(t *testing.T) {
 func TestOrphaned_Parked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := emulatortest.Embedded(t)
-		a := openKeys(t, b, 1)
+		a := openKeys(t, b)
 		now, waiting := time.Now(), 8*parkedPage
 		at := func(n int) time.Time { return now.Add(time.Duration(n)*time.Second - 32*time.Minute) }
 		for n := range waiting {
@@ -236,7 +236,7 @@ func TestWakeable_ManyKeys(t *testing.T) {
 		b := emulatortest.Embedded(t)
 		trip := func() { time.Sleep(40 * time.Millisecond) }
 		slow := eachStream(func(s grpc.ClientStream) grpc.ClientStream { trip(); return s })
-		a := openKeys(t, b, 1, eachCall(trip), slow)
+		a := openKeys(t, b, eachCall(trip), slow)
 		const keys = 500
 		for n := range keys {
 			b.Put(t, fmt.Sprint("x", n), parked(fmt.Sprint("tenant", n), time.Now().Add(-time.Hour)))

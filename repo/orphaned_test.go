@@ -150,7 +150,7 @@ func TestMarkDue(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *backend) {
-				a, old := openKeys(t, b, 1), timeValue(begin.Add(-time.Hour))
+				a, old := openKeys(t, b), timeValue(begin.Add(-time.Hour))
 				b.Put(t, "x", doc{"status": "PROCESSING", "updatedAt": old, "lockOwner": "w", "lockExpiresAt": old})
 				due, _, err := a.Orphaned(t.Context(), 10)
 				fatal(t, err)

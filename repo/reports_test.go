@@ -41,7 +41,7 @@ func TestCheckpoint(t *testing.T) {
 		h.Send(report("one", doc{"n": int64(1)})...)
 		fatal(t, h.Flush(t.Context()))
 		h.Send(report("two", doc{"n": int64(1<<62 + 1), "s": "<"})...)
-		fatal(t, a.retry(t, "w/1"))
+		fatal(t, a.retry(t))
 		d := must(a.Get(t.Context(), "x"))(t)
 		same(t, []any{"two", doc{"n": int64(1<<62 + 1), "s": "<"}}, []any{d.Progress.Message, d.Checkpoint.Value})
 
@@ -103,7 +103,7 @@ func TestReports_Foreign(t *testing.T) {
 				a := open(t, b)
 				b.Put(t, "x", with(doc{"status": "QUEUED", "input": "in"}, fields))
 				a.given(t, "w/1", "").Send(report("m", "c")...)
-				fatal(t, a.retry(t, "w/1"))
+				fatal(t, a.retry(t))
 				d := must(a.Get(t.Context(), "x"))(t)
 				fatal(t, errorOf(json.Marshal(d)))
 				last := d.History[len(d.History)-1]

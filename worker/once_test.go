@@ -118,7 +118,7 @@ func TestOnce_Reported(t *testing.T) {
 		worker.Subtest(t, fmt.Sprint("the act is of a call of Do, which hides it ", hidden), func(t *testing.T) {
 			b := emulatortest.Embedded(t)
 			g, log := openLogged(t, b, nil)
-			charge := func(ctx context.Context, job worker.Job) (any, error) {
+			charge := func(ctx context.Context, job worker.Job) (any, error) { //nolint:unparam // a run has a result
 				_, err := worker.Once(ctx, job, "charge", acting(0, errBroken))
 				if hidden {
 					err = errors.New(err.Error())

@@ -30,7 +30,8 @@ func deliverX(t *testing.T, b *emulatortest.Backend, adapt func(w *process), run
 	var w *process
 	w = start(t, b, func(ctx context.Context, job Job) (any, error) { return run(ctx, w, job) })
 	adapt(w)
-	return w, w.deliver(t, "x")
+	answer := w.deliver(t, "x")
+	return w, answer
 }
 
 func asStarted(*process) {}

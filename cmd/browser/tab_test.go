@@ -266,7 +266,7 @@ func NewProfile(t *testing.T) *Profile {
 	check(t, shared.err)
 	browser := chromedp.FromContext(shared.ctx).Browser
 	made := must(cdp.Call(shared.ctx, browser, target.CreateBrowserContext, target.CreateBrowserContextParams{}))(t)
-	ended := target.DisposeBrowserContextParams{BrowserContextID: made.BrowserContextID}
+	ended := target.DisposeBrowserContextParams(made)
 	t.Cleanup(func() {
 		_, err := cdp.Call(shared.ctx, browser, target.DisposeBrowserContext, ended)
 		check(t, err)

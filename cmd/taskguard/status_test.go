@@ -17,11 +17,13 @@ import (
 // wantOrder fails unless text has these parts in this order.
 func wantOrder(t *testing.T, text string, parts ...string) {
 	t.Helper()
-	rest, found := text, false
+	rest := text
 	for _, part := range parts {
-		if _, rest, found = strings.Cut(rest, part); !found {
+		_, after, found := strings.Cut(rest, part)
+		if !found {
 			t.Fatalf("%q is not in its place in\n%s", part, text)
 		}
+		rest = after
 	}
 }
 

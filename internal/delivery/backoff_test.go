@@ -9,8 +9,8 @@ func TestBackoff(t *testing.T) {
 	const s = time.Second
 	t.Run("it doubles from 30 s to 10 min, and jitter adds a quarter", func(t *testing.T) {
 		var least time.Duration
-		for n, want := range []time.Duration{30, 60, 120, 240, 480, 600, 600, 600, 600} {
-			want *= s
+		for n, seconds := range []int{30, 60, 120, 240, 480, 600, 600, 600, 600} {
+			want := time.Duration(seconds) * s
 			got := backoff(n+1, DefaultMinRetry, DefaultMaxRetry, 0)
 			longest := backoff(n+1, DefaultMinRetry, DefaultMaxRetry, 1)
 			if got != want || longest != want*5/4 {

@@ -54,8 +54,8 @@ func TestRecovery_Wake(t *testing.T) {
 
 	q, began := &forgetful{used: 9}, time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	r := &recovery{Runner: &Runner{Queue: q}}
-	for _, minute := range []time.Duration{0, 4, 5} {
-		d := analysislock.Analysis{ID: "x", ReadAt: began.Add(minute * time.Minute)}
+	for _, minute := range []int{0, 4, 5} {
+		d := analysislock.Analysis{ID: "x", ReadAt: began.Add(time.Duration(minute) * time.Minute)}
 		if err := r.wake(t.Context(), &d); err != nil {
 			t.Fatal(err)
 		}

@@ -131,7 +131,7 @@ func TestChange(t *testing.T) {
 			reopen(d)
 			d.Checkpoint, d.Acts = none, analysislock.Acts{}
 		}},
-		"requeue of what another program finished": {func(w *fixture, h *hold) error {
+		"requeue of what another program finished": {func(w *fixture, _ *hold) error {
 			w.rewrite(func(d *analysis) { d.Status, d.Lock.Finished = analysislock.Ready, true })
 			return w.requeue("")
 		}, func(d *analysis) { reopen(d); d.Checkpoint = none }},

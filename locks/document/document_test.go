@@ -35,7 +35,7 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 	"a refusal shows since when the room is held": func(t *testing.T, s *store, l *Locks) { // C: 409
 		first := acquire(t, l, "r", "s/1")
 		time.Sleep(29 * time.Second)
-		extended := renew(t, l, "s/1")
+		extended := renew(t, l)
 		before := s.records["r"]
 		_, err := l.Acquire(t.Context(), "r", "s/2")
 		var held *HeldError
@@ -82,7 +82,7 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 		want := acquire(t, l, "r", "s/1").Lock
 		for range 3 {
 			time.Sleep(time.Second)
-			renew(t, l, "s/1")
+			renew(t, l)
 		}
 		time.Sleep(time.Second)
 		got := acquire(t, l, "r", "s/1").Lock
@@ -353,7 +353,7 @@ func TestLocks_TTL(t *testing.T) { // D6
 			t.Errorf("lives %v, want 5 s", lived)
 		}
 		time.Sleep(time.Millisecond) // else the expiry would be one millisecond later, to differ
-		extended := renew(t, l, "s/1").Lock
+		extended := renew(t, l).Lock
 		if lived := extended.ExpiresAt.Sub(extended.HeartbeatAt); lived != 5*time.Second { // X: another TTL to extend
 			t.Errorf("extended for %v", lived)
 		}

@@ -136,7 +136,7 @@ var eventCases = map[string]func(t *testing.T, n *feedTest){
 		sub := n.startWith(t)
 		for range 10 {
 			time.Sleep(10 * time.Second)
-			renew(t, n.locks, "s/1")
+			renew(t, n.locks)
 		}
 		disconnected := on(t, leasetest.NewFaulty(n.store, leasetest.Always(leasetest.Unavailable)))
 		if _, err := disconnected.Renew(t.Context(), "r", "s/1"); err == nil { // gives up after 8 s

@@ -222,9 +222,9 @@ func get(t testing.TB, l *Locks, owner string) State {
 	return s
 }
 
-func renew(t testing.TB, l *Locks, owner string) State {
+func renew(t testing.TB, l *Locks) State {
 	t.Helper()
-	s, err := l.Renew(t.Context(), "r", owner)
+	s, err := l.Renew(t.Context(), "r", "s/1")
 	check(t, err)
 	return s
 }

@@ -174,7 +174,7 @@ func TestFallback(t *testing.T) {
 		theirs := s.acquired(other, options{})
 		before := string(must(os.ReadFile(s.lockFile()))(s))
 		time.AfterFunc(time.Millisecond, func() { s.wantOwner("") })
-		err := s.refused(s.Locker, options{}, project.AcquireDenied)
+		err := s.refusal(s.Locker, options{}, project.AcquireDenied)
 		held, ok := errors.AsType[*lease.HeldError](err)
 		if !ok || !held.ExpiresAt.Equal(theirs.ExpiresAt) {
 			s.Errorf("%v; want until when the file is held", err)
@@ -195,7 +195,7 @@ func TestFallback(t *testing.T) {
 		s.acquired(other, options{})
 		var infos []project.ReadonlyInfo
 		onReadonly := func(i project.ReadonlyInfo) { infos = append(infos, i) }
-		e := theError(s.refused(s.Locker, options{OnReadonly: onReadonly}, project.FallbackConflict))
+		e := theError(s.refusal(s.Locker, options{OnReadonly: onReadonly}, project.FallbackConflict))
 		if held := (*document.HeldError)(nil); !errors.As(e, &held) || e.Context["retry"] != 2 {
 			s.Errorf("%v, context %v; want who holds it as the cause, and retry 2", e, e.Context)
 		}

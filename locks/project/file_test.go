@@ -97,7 +97,7 @@ func TestFile(t *testing.T) {
 	} {
 		inBubble(t, "one that cannot be made is refused, "+name, false, func(s *fixture) {
 			check(s, obstacle(s))
-			wantErr(s, s.refused(s.Locker, options{}, project.AcquireDenied), lease.ErrRefused)
+			wantErr(s, s.refusal(s.Locker, options{}, project.AcquireDenied), lease.ErrRefused)
 		})
 	}
 }

@@ -125,7 +125,13 @@ func (s *fixture) acquired(l *project.Locker, o options) project.Lease {
 }
 
 // refused fails the test unless the lock is not acquired, for good, with this code.
-func (s *fixture) refused(l *project.Locker, o options, code project.Code) error {
+func (s *fixture) refused(l *project.Locker, o options, code project.Code) {
+	s.Helper()
+	_ = s.refusal(l, o, code)
+}
+
+// refusal is the error of an acquisition, which has this code.
+func (s *fixture) refusal(l *project.Locker, o options, code project.Code) error {
 	s.Helper()
 	_, err := l.Acquire(s.Context(), o)
 	wantCode(s, err, code, false)
@@ -133,8 +139,8 @@ func (s *fixture) refused(l *project.Locker, o options, code project.Code) error
 }
 
 // with runs fn under the lock.
-func (s *fixture) with(o options, fn func(ctx context.Context)) error {
-	return s.WithProjectLock(s.Context(), o, func(ctx context.Context, _ project.Lease) error { fn(ctx); return nil })
+func (s *fixture) with(fn func(ctx context.Context)) error {
+	return s.WithProjectLock(s.Context(), options{}, func(ctx context.Context, _ project.Lease) error { fn(ctx); return nil })
 }
 
 // released releases the lock, or fails the test.

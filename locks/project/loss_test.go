@@ -147,7 +147,7 @@ func TestLoss(t *testing.T) {
 		time.Sleep(time.Until(ls.TrustedUntil) + 10*time.Millisecond)
 		s.reset()
 		s.wantNoFile()
-		err := s.with(options{}, func(ctx context.Context) {
+		err := s.with(func(ctx context.Context) {
 			s.block() // no heartbeat gets through
 			<-ctx.Done()
 			s.unblock()

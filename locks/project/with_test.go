@@ -15,7 +15,7 @@ import (
 
 func TestWithProjectLock(t *testing.T) {
 	inBubble(t, "it renews and releases in full", true, func(s *fixture) {
-		check(s, s.with(options{}, func(context.Context) { time.Sleep(15 * time.Second) }))
+		check(s, s.with(func(context.Context) { time.Sleep(15 * time.Second) }))
 		s.wantEvents("attempt web-lock 0, acquired web-lock, renew-scheduled 10s, attempt web-lock 0, renewed 0",
 			"renew-scheduled 10s, release-requested, attempt web-lock 0, released 15s")
 		s.wantState(project.Idle)
@@ -59,12 +59,12 @@ func TestWithProjectLock(t *testing.T) {
 	inBubble(t, "it retries only retryable errors", true, func(s *fixture) { // P11
 		fn := func(context.Context) { s.Error("fn ran") }
 		s.remote.SetPlan(leasetest.Every(leasetest.Load, leasetest.Refuse))
-		wantCode(s, s.with(options{}, fn), project.AcquireDenied, false)
+		wantCode(s, s.with(fn), project.AcquireDenied, false)
 		same(s, 1, s.remote.Calls(leasetest.Load))
 		s.Reset()
 		s.remote.SetPlan(nil)
 		s.holdRemote()
-		wantCode(s, s.with(options{}, fn), project.AcquireDenied, false)
+		wantCode(s, s.with(fn), project.AcquireDenied, false)
 		same(s, 3, s.remote.Calls(leasetest.Load))
 	})
 
@@ -81,10 +81,10 @@ func TestWithProjectLock(t *testing.T) {
 	inBubble(t, "a panic releases the lock", true, func(s *fixture) {
 		func() {
 			defer func() { same(s, "fn's", recover()) }()
-			_ = s.with(options{}, func(context.Context) { panic("fn's") })
+			_ = s.with(func(context.Context) { panic("fn's") })
 		}()
 		s.wantState(project.Idle)
-		check(s, s.with(options{}, func(context.Context) {}))
+		check(s, s.with(func(context.Context) {}))
 	})
 
 	for name, force := range map[string]bool{"by force": true, "without force": false} {

@@ -232,7 +232,7 @@ func TestOptions_Keep(t *testing.T) {
 		inBubble(t, o, func(t *testing.T, b *backend, f *Fence, client *firestore.Client) {
 			doc, began := client.Doc("tenants/a/fences/k"), time.Now()
 			for _, step := range []struct {
-				at, expires time.Duration // minutes since the first token
+				at, expires int // minutes since the first token
 				token       int64
 				err         error
 				writes      int64
@@ -244,7 +244,7 @@ func TestOptions_Keep(t *testing.T) {
 				{33, 93, 3, nil, 1},
 				{99, 93, 2, ErrStale, 0}, // not removed yet
 			} {
-				time.Sleep(time.Until(began.Add(step.at * time.Minute)))
+				time.Sleep(time.Until(began.Add(time.Duration(step.at) * time.Minute)))
 				writes := b.Server.Usage().Writes
 				if err := f.Commit(t.Context(), "k", step.token, nil); !errors.Is(err, step.err) {
 					t.Errorf("%+v: %v", step, err)
@@ -255,7 +255,7 @@ func TestOptions_Keep(t *testing.T) {
 				snap, err := doc.Get(t.Context())
 				fatal(t, err)
 				expires, _ := snap.Data()["expireAt"].(time.Time)
-				if got := expires.Add(-clockAhead).Sub(began).Round(time.Second); got != step.expires*time.Minute {
+				if got := expires.Add(-clockAhead).Sub(began).Round(time.Second); got != time.Duration(step.expires)*time.Minute {
 					t.Errorf("%+v: it expires after %v", step, got)
 				}
 			}

@@ -52,14 +52,14 @@ func TestRun_Finds(t *testing.T) {
 		if err := a.Do(ctx, "charge", nil); err != nil || a.schedule.base != nil {
 			return 1, err
 		}
-		return ask(ctx, a.Client(nil), http.MethodGet, "/charges", nil, "")
+		return ask(ctx, a.Client(nil), http.MethodGet, nil)
 	})
 	goroutine := simple(func(context.Context, *Acts, worker.Job) (any, error) {
 		go func() { select {} }()
 		return 1, nil
 	})
 	attemptKey := asks(nil, func(ctx context.Context, job worker.Job, client *http.Client) error {
-		_, err := ask(ctx, client, http.MethodPost, "/charges", withKey(fmt.Sprint(job.AnalysisID, job.Attempt)), "")
+		_, err := ask(ctx, client, http.MethodPost, withKey(fmt.Sprint(job.AnalysisID, job.Attempt)))
 		return err
 	})
 	declines, repeatable := asks(nil, refusal(true)), Options{Repeatable: func(string) bool { return true }}
@@ -103,7 +103,7 @@ func TestRun_Passes(t *testing.T) {
 	})
 	reads := simple(func(ctx context.Context, a *Acts, _ worker.Job) (any, error) {
 		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodOptions} {
-			if _, err := ask(ctx, a.Client(nil), method, "/charges", nil, ""); err != nil {
+			if _, err := ask(ctx, a.Client(nil), method, nil); err != nil {
 				return nil, err
 			}
 		}

@@ -57,9 +57,9 @@ func keyed(limit func() int) service {
 	}
 }
 
-// ask sends a request, and returns the status of its answer.
-func ask(ctx context.Context, client *http.Client, method, path string, header http.Header, body string) (int, error) {
-	r, err := http.NewRequestWithContext(ctx, method, "http://bank.test"+path, strings.NewReader(body))
+// ask sends a request about charges, and returns the status of its answer.
+func ask(ctx context.Context, client *http.Client, method string, header http.Header) (int, error) {
+	r, err := http.NewRequestWithContext(ctx, method, "http://bank.test/charges", http.NoBody)
 	if err != nil {
 		return 0, err
 	}
@@ -90,7 +90,7 @@ func asks(receiver http.Handler, run func(ctx context.Context, job worker.Job, c
 func refusal(each bool) func(context.Context, worker.Job, *http.Client) error {
 	return func(ctx context.Context, job worker.Job, client *http.Client) error {
 		_, err := worker.Once(ctx, job, "charge", func(ctx context.Context) (int, error) {
-			status, err := ask(ctx, client, http.MethodPost, "/charges", nil, "")
+			status, err := ask(ctx, client, http.MethodPost, nil)
 			switch {
 			case err != nil:
 				return 0, err
@@ -107,7 +107,7 @@ func refusal(each bool) func(context.Context, worker.Job, *http.Client) error {
 
 // inputKey makes an act with the input as its key.
 func inputKey(ctx context.Context, job worker.Job, client *http.Client) error {
-	_, err := ask(ctx, client, http.MethodPost, "/charges", withKey(string(job.Input)), "")
+	_, err := ask(ctx, client, http.MethodPost, withKey(string(job.Input)))
 	return err
 }
 
@@ -116,7 +116,7 @@ func orders(once bool) func(*Acts) func(*worker.Guard) http.Handler {
 	return func(a *Acts) func(*worker.Guard) http.Handler {
 		client := a.Client(nil)
 		charge := func(ctx context.Context) (int, error) {
-			return ask(ctx, client, http.MethodPost, "/charges", nil, "")
+			return ask(ctx, client, http.MethodPost, nil)
 		}
 		order := func(w http.ResponseWriter, r *http.Request) {
 			act := charge

@@ -58,8 +58,8 @@ func (s *memorySource) change(do func()) {
 
 func (s *memorySource) put(all ...analysislock.Analysis) {
 	s.change(func() {
-		for _, a := range all {
-			s.all[a.ID] = a
+		for i := range all {
+			s.all[all[i].ID] = all[i]
 		}
 	})
 }
@@ -86,7 +86,8 @@ func (s *memorySource) read(method string, keep func(*analysislock.Analysis) boo
 	if s.unavailable {
 		return nil, errUnavailable
 	}
-	for _, a := range s.all {
+	for id := range s.all {
+		a := s.all[id]
 		if a.ReadAt = storeNow(); keep == nil || keep(&a) {
 			found = append(found, a)
 		}
@@ -150,7 +151,8 @@ func (s *memorySource) Active(_ context.Context, limit int) (
 	running, waiting, stuck []analysislock.Analysis, at time.Time, err error,
 ) {
 	all, err := s.read("Active", nil)
-	for _, a := range all {
+	for i := range all {
+		a := all[i]
 		held, waits := lease.Held(a.Lock, a.ReadAt), a.NextAttemptAt.After(a.ReadAt)
 		if held {
 			running = append(running, a)

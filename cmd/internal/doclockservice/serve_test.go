@@ -124,7 +124,8 @@ func TestServe_Tokens(t *testing.T) {
 			i := start(t, firestore, c.settings+" TASK_JWKS_URL="+keys.URL)
 			r := must(http.NewRequestWithContext(t.Context(), http.MethodPost, i.url+c.path, http.NoBody))(t)
 			r.Header.Set("Authorization", "Bearer eyJhbGciOiJSUzI1NiJ9.e30.AAAA")
-			resp := must(client(t).Do(r))(t)
+			resp, err := client(t).Do(r)
+			check(t, err)
 			check(t, resp.Body.Close())
 			if resp.StatusCode != http.StatusServiceUnavailable || fetched.Load() == 0 {
 				t.Errorf("with a token and no key: %d after %d fetches", resp.StatusCode, fetched.Load())

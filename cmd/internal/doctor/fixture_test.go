@@ -278,8 +278,8 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case code != 0:
 		w.WriteHeader(code)
-		long := "Permission denied.\\nSee https://x" + strings.Repeat("x", 300)
-		answer = fmt.Sprintf(`{"error":{"code":%d,"message":"%s"}}`, code, long)
+		long := "Permission denied.\nSee https://x" + strings.Repeat("x", 300)
+		answer = fmt.Sprintf(`{"error":{"code":%d,"message":%q}}`, code, long)
 	case !known, r.Method != http.MethodGet && !strings.HasSuffix(r.URL.Path, ":getIamPolicy"):
 		w.WriteHeader(http.StatusNotFound)
 		answer = `{"error":{"code":404,"message":"Requested entity was not found."}}`

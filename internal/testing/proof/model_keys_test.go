@@ -57,7 +57,9 @@ func (m *model) judgeOrder(c *call, left int) {
 
 	ahead := 0
 	mine := cmp.Or(m.records[c.by.analysis].doc.Place, c.id+" "+iso8601.Format(m.records[c.by.analysis].doc.CreatedAt))
-	for _, d := range m.parked(c.id, len(m.records)) {
+	parked := m.parked(c.id, len(m.records))
+	for i := range parked {
+		d := &parked[i]
 		known := c.by.lookedAt == 0 || m.records[d.ID].parkedAt < c.by.lookedAt
 		if first := d.Place < mine && !slotted[d.ID]; first && known {
 			ahead++

@@ -7,7 +7,6 @@ import (
 
 	"taskguard/lease/analysislock"
 	"taskguard/lease/leasetest"
-	"taskguard/orchestrator"
 )
 
 // kills reports whether the analysis kills each worker that runs it.
@@ -25,7 +24,7 @@ func (w *simulation) kills(id string) bool {
 const leastRun = 30 * time.Second
 
 // kill is a run that kills its worker after a while.
-func (w *simulation) kill(ctx context.Context, p *caller) (orchestrator.Result, error) {
+func (w *simulation) kill(ctx context.Context, p *caller) {
 	r := w.seed.of("kill", p.analysis, p.token)
 	latest := w.p.policy.TTL / 2
 	if w.p.takes > 0 {
@@ -37,7 +36,6 @@ func (w *simulation) kill(ctx context.Context, p *caller) (orchestrator.Result, 
 		w.going.Go(func() { w.apply(incident{kind: leasetest.Crash, slot: p.on.slot.n}, int(p.token)) })
 		<-p.on.dead
 	}
-	return nil, errForNow // nobody gets it: the process is dead
 }
 
 // killers returns a profile in which some analyses kill their workers. Nothing else fails.

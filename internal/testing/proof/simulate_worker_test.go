@@ -200,7 +200,8 @@ func (w *simulation) analyze(ctx context.Context, job orchestrator.Job) (orchest
 	defer unwatch()
 
 	if w.kills(p.analysis) {
-		return w.kill(ctx, p)
+		w.kill(ctx, p)
+		return nil, errForNow // nobody gets it: the process is dead
 	}
 	if w.analyzer != nil {
 		return w.analyzer(ctx, job)

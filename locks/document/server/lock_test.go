@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -186,7 +187,7 @@ func TestLock_Disconnected(t *testing.T) {
 func TestRoomID(t *testing.T) {
 	s := newSite(t, nil)
 	b := s.browser(t)
-	t.Run("what no store can hold is refused", func(t *testing.T) {
+	t.Run("what no store can hold is refused", func(*testing.T) {
 		for id, problem := range map[string]string{"": "empty", "a%2Fb": "slash", strings.Repeat("x", 513): "513"} {
 			path := "/api/documents/" + id + "/lock"
 			b.want(http.StatusBadRequest, problem, http.MethodPost, path)
@@ -273,7 +274,7 @@ func TestOrigins(t *testing.T) {
 	}
 	const requested = "traceparent,x-lock-client,x-xsrf-token"
 	from := []string{"Origin", allowed, "Sec-Fetch-Site", "same-site"}
-	asking := append(from, "Access-Control-Request-Method", "PUT", "Access-Control-Request-Headers", requested)
+	asking := slices.Concat(from, []string{"Access-Control-Request-Method", "PUT", "Access-Control-Request-Headers", requested})
 	wantHeaders(b.do(http.MethodOptions, lockPath, http.NoBody, asking...), map[string]string{
 		"Access-Control-Allow-Methods": "PUT", "Access-Control-Allow-Headers": requested,
 		"Access-Control-Max-Age": "600",

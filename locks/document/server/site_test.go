@@ -47,9 +47,9 @@ func TestSecurityHeaders(t *testing.T) {
 		"/": "private, no-cache", "/locks.js": "private, no-cache", lockPath: "no-store", "/nope": "no-store",
 		"/health/live": "no-store", lockPath + "/ws": "no-store",
 	} {
-		clear := b.do(http.MethodGet, path, http.NoBody).header
-		if clear.Get("Strict-Transport-Security") != "" {
-			t.Errorf("%s in clear: %v", path, clear)
+		plain := b.do(http.MethodGet, path, http.NoBody).header
+		if plain.Get("Strict-Transport-Security") != "" {
+			t.Errorf("%s in clear: %v", path, plain)
 		}
 		got := b.do(http.MethodGet, path, http.NoBody, "X-Forwarded-Proto", "https").header
 		for _, want := range [][2]string{
