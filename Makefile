@@ -105,5 +105,5 @@ release: ## build what a release publishes, in bin/release
 
 # Each mutant is tried on the tests of its package, or with ALL=1 on all, which takes minutes a mutant.
 mutants: ## mutants of a package, which tests must catch, outside CI (PKG=./lease, DIFF=main, ALL=1)
-	go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 unleash --timeout-coefficient 20 --output-statuses lct \
+	go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0 unleash --timeout-coefficient 3 --output-statuses lct \
 		$(if $(DIFF),--diff $(DIFF)) $(if $(ALL),--integration) $(or $(PKG),./lease)

@@ -82,7 +82,8 @@ func TestBuilds_Steps(t *testing.T) {
 	}
 	want := map[string][]string{
 		"taskguard-test": {
-			"modules: mod download", "vet: vet ./...", "vulnerabilities: ", "race: test -race -shuffle=on -count=1 ./...",
+			"modules: mod download", "vet: vet ./...", "vulnerabilities: ",
+			"race: test -race -shuffle=on -count=1 ./...",
 			"emulator: ",
 		},
 		// Nothing after the shift: its failure would not roll back.

@@ -65,7 +65,7 @@ func readMonitoring(t *testing.T) monitoring {
 			m.Charts[tile.Widget.Title] = append(m.Charts[tile.Widget.Title], set.TimeSeriesQuery.PrometheusQuery)
 		}
 	}
-	if len(m.LogMetrics) < 5 || len(m.Alerts) < 5 || len(m.Charts) < 5 {
+	if min(len(m.LogMetrics), len(m.Alerts), len(m.Charts)) < 5 {
 		t.Fatalf("%d log metrics, %d alerts, %d charts", len(m.LogMetrics), len(m.Alerts), len(m.Charts))
 	}
 	return m
@@ -99,7 +99,8 @@ func TestMetrics_Fields(t *testing.T) {
 	values := map[string][]string{
 		"message": {"delivery", "rejected", "recovery", delivery.UncertainMessage},
 		"code": {
-			analysislock.AttemptsExhausted, analysislock.RunTimeExhausted, analysislock.NotStarted, analysislock.Crashed,
+			analysislock.AttemptsExhausted, analysislock.RunTimeExhausted,
+			analysislock.NotStarted, analysislock.Crashed,
 			delivery.CodeRunTimeout, delivery.CodeStalled,
 		},
 	}

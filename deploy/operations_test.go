@@ -59,7 +59,8 @@ var gcloudNeeds = map[string]string{
 	"tasks queues resume":         "cloudtasks.queues.resume",
 	"tasks queues update":         "cloudtasks.queues.update",
 
-	"beta iap": "", "beta run": "", "firestore backups schedules": "", "firestore databases": "", "firestore export": "",
+	"beta iap": "", "beta run": "", "firestore backups schedules": "",
+	"firestore databases": "", "firestore export": "",
 	"firestore fields": "", "firestore import": "", "iam": "", "run services add-iam-policy-binding": "", "secrets": "",
 	"services": "", "storage": "",
 }
@@ -190,7 +191,8 @@ func TestRunbook_Names(t *testing.T) {
 // worker counts the rest of the page's numbers.
 func TestCost_Monitoring(t *testing.T) {
 	m := readMonitoring(t)
-	want := fmt.Sprintf("log metrics: %d, and alert policies with one condition: %d |", len(m.LogMetrics), len(m.Alerts))
+	want := fmt.Sprintf("log metrics: %d, and alert policies with one condition: %d |",
+		len(m.LogMetrics), len(m.Alerts))
 	if !strings.Contains(read(t, "../docs/cost.md"), want) {
 		t.Errorf("cost.md lacks %q", want)
 	}

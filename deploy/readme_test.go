@@ -64,7 +64,8 @@ var databaseCondition = regexp.MustCompile(`resource\.name == '([^']*)'`)
 // granted returns the grants of gcloud's calls, one of a line: role, member, resource.
 func granted(t *testing.T, calls [][]string) (all []string) {
 	t.Helper()
-	short := strings.NewReplacer("serviceAccount:taskguard-", "", "@my-project.iam.gserviceaccount.com", "", "projects/my-project/databases/", "", "roles/", "", "taskguard-", "")
+	short := strings.NewReplacer("serviceAccount:taskguard-", "", "@my-project.iam.gserviceaccount.com", "",
+		"projects/my-project/databases/", "", "roles/", "", "taskguard-", "")
 	for _, words := range calls {
 		at := slices.Index(words, "add-iam-policy-binding")
 		if at < 0 {
@@ -160,7 +161,8 @@ func (c *cloud) wantDatabase() {
 		want = append(want, "--collection-group=analyses"+fields)
 	}
 	for _, f := range declared.FieldOverrides {
-		exempt := fmt.Sprintf("fields update %s --collection-group=%s --disable-indexes", f.FieldPath, f.CollectionGroup)
+		exempt := fmt.Sprintf("fields update %s --collection-group=%s --disable-indexes",
+			f.FieldPath, f.CollectionGroup)
 		want = append(want, exempt)
 	}
 	for _, call := range want {

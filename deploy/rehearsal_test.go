@@ -199,7 +199,8 @@ func TestRehearsal(t *testing.T) {
 			calls := c.calls()
 			for _, want := range []string{
 				own, "--config=cloudbuild.yaml", "_SHARE=50", "--to-revisions=w-1=100", "ANALYZER=http://localhost:1/",
-				"query=up", "create-http-task", "queues pause", "taskguard restore", "gcloud firestore databases delete",
+				"query=up", "create-http-task", "queues pause", "taskguard restore",
+				"gcloud firestore databases delete",
 				"gcloud firestore import gs://theirs-taskguard-restore/",
 			} {
 				if !strings.Contains(calls, want) {

@@ -97,7 +97,7 @@ func misused(kinds map[string]string, path string, body *hclsyntax.Body, used *i
 	for field, kind := range kinds {
 		name, inside := strings.CutPrefix(field, path+".")
 		required := strings.HasPrefix(kind, "required") && !strings.Contains(name, ".")
-		if inside && required && !given[name] {
+		if missing := required && !given[name]; inside && missing {
 			wrong = append(wrong, field+" is required")
 		}
 	}

@@ -129,7 +129,8 @@ func TestModule_Names(t *testing.T) {
 	}
 	for name, is := range declared {
 		kind, _, _ := strings.Cut(name, ".")
-		if is && !used[name] && slices.Contains([]string{"var", "local"}, kind) {
+		ours := slices.Contains([]string{"var", "local"}, kind)
+		if unused := is && !used[name]; ours && unused {
 			t.Errorf("%s is not used", name)
 		}
 	}
@@ -324,23 +325,28 @@ func TestModule_Accidents(t *testing.T) {
 			`var.delete_database ? "DELETE_PROTECTION_DISABLED" : "DELETE_PROTECTION_ENABLED"`,
 		},
 		// An application may store an expireAt of its own.
-		"google_firestore_field.exempt":          {`each.key == "expireAt" ? var.keep_finished_days[*] : []`},
-		"google_firestore_field.keys":            {`"${local.collection_group}Keys"`, `try(each.value.ttl, false) ? [true] : []`},
+		"google_firestore_field.exempt": {`each.key == "expireAt" ? var.keep_finished_days[*] : []`},
+		"google_firestore_field.keys": {`"${local.collection_group}Keys"`,
+			`try(each.value.ttl, false) ? [true] : []`},
 		"google_firestore_index.analyses":        {`if var.create_indexes }`}, // another deployment may have made them
 		"google_firestore_backup_schedule.daily": {"var.create_database && var.backup_days > 0"},
-		"google_project_iam_member.database":     {`resource.name == \"projects/${var.project}/databases/${each.value.database}\"`},
+		"google_project_iam_member.database": {
+			`resource.name == \"projects/${var.project}/databases/${each.value.database}\"`,
+		},
 		"google_cloud_run_v2_service.worker": {
 			image, traffic, "template[0].containers[1].image,", "\n  scaling {\n    min_instance_count",
 			"local.smoke_env, local.analyzer_env, local.worker_env, var.worker_env)",
 		},
-		"google_cloud_run_v2_service.doclock":  {image, traffic, "= var.doclock_ingress\n", "= !var.doclock_invoker_check\n"},
+		"google_cloud_run_v2_service.doclock": {image, traffic, "= var.doclock_ingress\n",
+			"= !var.doclock_invoker_check\n"},
 		"google_cloud_run_v2_service.recovery": {traffic, `local.worker_env, { ANALYZER = "builtin:document" })`},
 		"google_cloud_run_v2_job.long":         {"max_retries = 0", "var.long_jobs.run_timeout_minutes * 60 + 120"},
 		"google_cloud_scheduler_job.export":    {`:exportDocuments"`, `local.account["backup"].email`, "retry_count "},
 		"google_cloud_scheduler_job.recover":   {`"* * * * *"`, "/internal/tasks/recover", "= local.recovery_url\n"},
 		"google_cloud_scheduler_job.sweep":     {`"* * * * *"`, "/internal/sweep"},
 		// Else it is a false alarm.
-		"google_monitoring_alert_policy.taskguard": {"google_cloud_scheduler_job.recover", "disable_metric_validation = true"},
+		"google_monitoring_alert_policy.taskguard": {"google_cloud_scheduler_job.recover",
+			"disable_metric_validation = true"},
 	} {
 		for _, w := range words {
 			if !strings.Contains(module[name].text, w) {
@@ -359,7 +365,8 @@ func TestModule_Accidents(t *testing.T) {
 		queue := module["google_cloud_tasks_queue.analyses"].text
 		given := strings.Contains(queue, `local.queue_flags["`+flag+`"]`) ||
 			strings.Contains(queue, "local."+strings.ReplaceAll(field, "-", "_"))
-		if ok && !given && flag != "--location" {
+		missing := ok && !given
+		if missing && flag != "--location" {
 			t.Errorf("the module's queue does not take %s from queue.yaml", flag)
 		}
 	}
@@ -428,7 +435,8 @@ func TestModule_ServiceFiles(t *testing.T) {
 			}
 		}
 		if c.StartupProbe.HttpGet.Path != "/health/ready" || c.LivenessProbe.HttpGet.Path != "/health/live" {
-			t.Errorf("%s: the probes request %s and %s", file, c.StartupProbe.HttpGet.Path, c.LivenessProbe.HttpGet.Path)
+			t.Errorf("%s: the probes request %s and %s", file,
+				c.StartupProbe.HttpGet.Path, c.LivenessProbe.HttpGet.Path)
 		}
 		// The revision's annotation would wait for the next revision.
 		const most = "maxScale"

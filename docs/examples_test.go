@@ -15,13 +15,15 @@ func TestExamples_Pages(t *testing.T) {
 		"go": {
 			"examples/go/main.go", "../orchestrator/example_test.go", "../worker/example_test.go",
 			"examples/library/kinds/kinds.go", "examples/library/echoservice/main.go", "examples/library/once/main.go",
-			"examples/library/service/main.go", "examples/library/payments/main.go", "examples/library/charge/charge.go",
+			"examples/library/service/main.go", "examples/library/payments/main.go",
+			"examples/library/charge/charge.go",
 			"examples/library/charge/charge_test.go", "examples/library/longrun/main.go",
 			"examples/ownlock/main.go", "examples/ownlock/move_test.go",
 		},
 		"js": {
 			"examples/express/analyzer.js", "examples/express/resume.js", "examples/node/submit.js",
-			"examples/node/analyzer.js", "../clients/node/examples/analysis.mjs", "../clients/node/examples/program.mjs",
+			"examples/node/analyzer.js", "../clients/node/examples/analysis.mjs",
+			"../clients/node/examples/program.mjs",
 			"../clients/node/examples/service.mjs",
 		},
 		"python": {

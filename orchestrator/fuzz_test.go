@@ -19,7 +19,8 @@ func FuzzStorableJSON(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		v, err := orchestrator.Storable(json.RawMessage(text))
 		var refused *orchestrator.PermanentError
-		if err != nil && (!errors.As(err, &refused) || !strings.HasPrefix(refused.Message, "result") || v != nil) {
+		names := errors.As(err, &refused) && strings.HasPrefix(refused.Message, "result")
+		if right := names && v == nil; err != nil && !right {
 			t.Errorf("got %v, %v; want a *PermanentError that names the path", v, err)
 		}
 		if _, again := orchestrator.Storable(v); again != nil {

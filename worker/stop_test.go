@@ -175,7 +175,10 @@ func TestStop_NoActBegins(t *testing.T) {
 		worker.Subtest(t, name, func(t *testing.T) {
 			b := emulatortest.Embedded(t)
 			g, calls := opened(t, b, nil), 0
-			send := func(context.Context) (int, error) { calls++; return 7, nil } //nolint:unparam // an act has an error
+			send := func(context.Context) (int, error) { //nolint:unparam // an act has an error
+				calls++
+				return 7, nil
+			}
 			find := worker.Find(func(context.Context) (int, bool, error) { calls++; return 7, true, nil })
 			mail := func(ctx context.Context, job worker.Job) error {
 				_, err := worker.Once(ctx, job, "mail", send, find)

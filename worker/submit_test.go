@@ -51,7 +51,8 @@ func TestWork_Submit(t *testing.T) {
 			if diff := cmp.Diff(want, got); diff != "" || !errors.Is(err, wantErr) {
 				t.Errorf("%s: error %v, want %v (-want +got):\n%s", name, err, wantErr, diff)
 			}
-			if errors.Is(err, worker.ErrNotBooked) != errors.Is(wantErr, worker.ErrNotBooked) || len(q.Tasks()) != tasks {
+			booked, wantBooked := !errors.Is(err, worker.ErrNotBooked), !errors.Is(wantErr, worker.ErrNotBooked)
+			if booked != wantBooked || len(q.Tasks()) != tasks {
 				t.Errorf("%s: error %v, tasks %v, want %d", name, err, q.Tasks(), tasks)
 			}
 		}

@@ -38,7 +38,8 @@ func submitWith(t *testing.T, first string, env []string, id, input string) stri
 func client(t *testing.T, env []string) *firestore.Client {
 	t.Helper()
 	for _, variable := range env {
-		if name, value, _ := strings.Cut(variable, "="); name == "FIRESTORE_EMULATOR_HOST" || name == "GOOGLE_CLOUD_PROJECT" {
+		name, value, _ := strings.Cut(variable, "=")
+		if name == "FIRESTORE_EMULATOR_HOST" || name == "GOOGLE_CLOUD_PROJECT" {
 			t.Setenv(name, value)
 		}
 	}

@@ -91,7 +91,8 @@ func situations(perDay int) map[string]situation {
 		"a dependency is down for two hours": {
 			ends: during(120, func(int, int) end { return end{outcome: "retry", after: 0.2} }),
 			must: map[string]int{"attempts are retried": either(20, 13)},
-			may:  []string{"attempts are exhausted", "analyses fail", "the backlog grows", "an analysis is not finished"},
+			may: []string{"attempts are exhausted", "analyses fail",
+				"the backlog grows", "an analysis is not finished"},
 		},
 		"a dependency is down for three minutes": {
 			ends: during(3, func(int, int) end { return end{outcome: "retry", after: 0.2} }),

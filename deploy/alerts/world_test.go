@@ -163,7 +163,8 @@ func (w *world) delivery(at, delay float64, e end, status int) {
 
 func (w *world) recovery(m int) {
 	at := float64(m)
-	if at >= w.uncounted[0] && at < w.uncounted[1] && at != w.uncounted[0]+9 { // it comes late
+	missing := at >= w.uncounted[0] && at < w.uncounted[1]
+	if late := at == w.uncounted[0]+9; missing && !late {
 		return
 	}
 	w.logged(at, "recoveries", `outcome="recovered",status="200"`)

@@ -24,8 +24,12 @@ func read(t *testing.T) (s run.Service, worker, app *run.Container) {
 		t.Fatal(err)
 	}
 	all := s.Spec.Template.Spec.Containers
-	if len(all) != 2 || all[0].Name != "worker" || all[1].Name != "app" {
-		t.Fatalf("%d containers, want worker and app", len(all))
+	var names []string
+	for i := range all {
+		names = append(names, all[i].Name)
+	}
+	if !slices.Equal(names, []string{"worker", "app"}) {
+		t.Fatalf("containers %v, want worker and app", names)
 	}
 	return s, all[0], all[1]
 }

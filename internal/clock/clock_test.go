@@ -9,7 +9,7 @@ import (
 	"taskguard/internal/clock"
 )
 
-func TestSleepEndsWithTheTimeOrTheContext(t *testing.T) {
+func TestSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, tc := range []struct {
 			timeout, sleep, took time.Duration

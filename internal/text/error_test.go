@@ -10,7 +10,7 @@ import (
 	"taskguard/orchestrator"
 )
 
-func TestTheTextOfAnErrorNamesNoPackage(t *testing.T) {
+func TestError_Package(t *testing.T) {
 	declined := &orchestrator.PermanentError{Code: "declined", Message: "no worker: none"}
 	for want, err := range map[string]error{
 		"declined: no worker: none":          declined,
@@ -29,7 +29,7 @@ func TestTheTextOfAnErrorNamesNoPackage(t *testing.T) {
 	}
 }
 
-func TestTheTextOfAnErrorOmitsWhatIsImplied(t *testing.T) {
+func TestError_Implied(t *testing.T) {
 	err := fmt.Errorf("repo: %w", lease.CheckKey("room", "a/b", 10))
 	if got := text.Error(err, lease.ErrInvalidKey); got != "the room id has a slash" {
 		t.Errorf("%q", got)

@@ -140,7 +140,10 @@ func (s *fixture) refusal(l *project.Locker, o options, code project.Code) error
 
 // with runs fn under the lock.
 func (s *fixture) with(fn func(ctx context.Context)) error {
-	return s.WithProjectLock(s.Context(), options{}, func(ctx context.Context, _ project.Lease) error { fn(ctx); return nil })
+	return s.WithProjectLock(s.Context(), options{}, func(ctx context.Context, _ project.Lease) error {
+		fn(ctx)
+		return nil
+	})
 }
 
 // released releases the lock, or fails the test.

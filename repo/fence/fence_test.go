@@ -255,7 +255,8 @@ func TestOptions_Keep(t *testing.T) {
 				snap, err := doc.Get(t.Context())
 				fatal(t, err)
 				expires, _ := snap.Data()["expireAt"].(time.Time)
-				if got := expires.Add(-clockAhead).Sub(began).Round(time.Second); got != time.Duration(step.expires)*time.Minute {
+				got := expires.Add(-clockAhead).Sub(began).Round(time.Second)
+				if got != time.Duration(step.expires)*time.Minute {
 					t.Errorf("%+v: it expires after %v", step, got)
 				}
 			}

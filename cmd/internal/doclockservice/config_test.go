@@ -14,6 +14,8 @@ const (
 	cookies = "TASK_AUTH=iam " + secret
 	people  = "TASK_AUTH=iam SESSION_AUTH=oidc SESSION_AUDIENCE=https://d.example"
 	pusher  = people + " PUSHER_APP_KEY=k PUSHER_APP_SECRET=s"
+
+	namesOfClaims, namesOfPusher = "SESSION_NAME_CLAIM SESSION_USER_CLAIM", "PUSHER_CHANNEL PUSHER_EVENT_NAMESPACE"
 )
 
 // environ returns an environment of settings such as PORT=1.
@@ -81,7 +83,7 @@ func whatIsWrongIsNamed(t *testing.T) {
 		people + " " + secret:             "SESSION_SECRET",
 		"TASK_AUTH=iam SESSION_AUTH=oidc": "SESSION_AUDIENCE",
 		cookies + " SESSION_AUDIENCE=x":   "SESSION_AUDIENCE",
-		cookies + " SESSION_NAME_CLAIM=x SESSION_USER_CLAIM=y":                                 "SESSION_NAME_CLAIM SESSION_USER_CLAIM",
+		cookies + " SESSION_NAME_CLAIM=x SESSION_USER_CLAIM=y":                                 namesOfClaims,
 		people + " SESSION_NAME_CLAIM=name SESSION_USER_CLAIM=sub":                             "",
 		people + " TASK_JWKS_URL=x":                                                            "TASK_JWKS_URL",
 		people + " TASK_JWKS_URL=x TASK_AUTH=oidc TASK_AUDIENCE=a TASK_SERVICE_ACCOUNTS=a@b.c": "TASK_JWKS_URL", // once
@@ -91,10 +93,10 @@ func whatIsWrongIsNamed(t *testing.T) {
 		people + " AUTHORIZE_URL=http://u:p@a.example/":      "AUTHORIZE_URL",
 
 		pusher + ` PUSHER_CHANNEL=rooms.{room}.lock PUSHER_EVENT_NAMESPACE=App\\Events`: "",
-		people + " PUSHER_CHANNEL=rooms.{room} PUSHER_EVENT_NAMESPACE=App":              "PUSHER_CHANNEL PUSHER_EVENT_NAMESPACE",
+		people + " PUSHER_CHANNEL=rooms.{room} PUSHER_EVENT_NAMESPACE=App":              namesOfPusher,
 		pusher + " PUSHER_CHANNEL=documents":                                            "PUSHER_CHANNEL",
 		pusher + " PUSHER_CHANNEL={room}":                                               "PUSHER_CHANNEL",
-		pusher + " PUSHER_CHANNEL=private-x.{room} PUSHER_EVENT_NAMESPACE=a-b":          "PUSHER_CHANNEL PUSHER_EVENT_NAMESPACE",
+		pusher + " PUSHER_CHANNEL=private-x.{room} PUSHER_EVENT_NAMESPACE=a-b":          namesOfPusher,
 		people + " PUSHER_APP_KEY=k":                                                    "PUSHER_APP_SECRET",
 		people + " PUSHER_APP_SECRET=s":                                                 "PUSHER_APP_KEY",
 		pusher + " PUSHER_APP_KEY=k/:":                                                  "PUSHER_APP_KEY",

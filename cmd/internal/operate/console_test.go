@@ -257,7 +257,9 @@ func TestConsole_ChangeAll(t *testing.T) {
 		putSeven(t, b)
 		which := console.Which{
 			Filter: func(time.Time) repo.Filter { return repo.Filter{} },
-			Match:  func(a *analysislock.Analysis) bool { return slices.Contains([]string{"q2", "left", "failed"}, a.ID) },
+			Match: func(a *analysislock.Analysis) bool {
+				return slices.Contains([]string{"q2", "left", "failed"}, a.ID)
+			},
 		}
 		o := consoleOperator{clientOf(t, b), silent}
 		got, err := o.ChangeAll(t.Context(), console.Requeue, which, "w", time.Time{}, 2, true)

@@ -119,7 +119,8 @@ func TestApplication_Kill(t *testing.T) {
 	a := start(t, 0, "APP_SECONDS=10")
 	text := strings.Repeat("__init__ the lamp ", 10)
 	k := &killer{application: a}
-	job := orchestrator.Job{AnalysisID: "x", LockToken: 1, Input: json.RawMessage(`{"text":"` + text + `"}`), Reporter: k}
+	input := json.RawMessage(`{"text":"` + text + `"}`)
+	job := orchestrator.Job{AnalysisID: "x", LockToken: 1, Input: input, Reporter: k}
 	if _, err := a.analyze(job); err == nil || errors.As(err, new(*orchestrator.PermanentError)) {
 		t.Fatalf("the run of a killed application ends with %v", err)
 	}

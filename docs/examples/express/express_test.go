@@ -92,7 +92,8 @@ func TestReleases_OldReports(t *testing.T) {
 	shows := func(app, id, status string, words int) {
 		t.Helper()
 		var got report
-		if err := get(app+"/reports/"+id, &got); err != nil || got.Status != status || got.Result.Words != words {
+		err := get(app+"/reports/"+id, &got)
+		if right := got.Status == status && got.Result.Words == words; err != nil || !right {
 			t.Errorf("%s is %+v, %v, want %s and %d words", id, got, err, status, words)
 		}
 	}
@@ -170,7 +171,8 @@ func directory(t *testing.T, npm string) (dir string) {
 			t.Fatal(err)
 		}
 	}
-	examplestest.Copy(t, dir, "analyze.js", "analyzer.js", "resume.js", "app.js", "later.js", "tasks.js", "package.json")
+	examplestest.Copy(t, dir, "analyze.js", "analyzer.js", "resume.js",
+		"app.js", "later.js", "tasks.js", "package.json")
 	return dir
 }
 

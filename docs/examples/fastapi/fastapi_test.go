@@ -60,7 +60,8 @@ func TestBefore(t *testing.T) {
 func python(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	for _, path := range []string{examplestest.Find(t, "PYTHON", "python3")[0], "/usr/bin/python3"} {
-		needs := exec.CommandContext(t.Context(), path, "-c", "import fastapi, httpx, uvicorn") //nolint:gosec // the test's own
+		const needed = "import fastapi, httpx, uvicorn"
+		needs := exec.CommandContext(t.Context(), path, "-c", needed) //nolint:gosec // the test's own
 		if needs.Run() != nil {
 			continue
 		}

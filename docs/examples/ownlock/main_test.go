@@ -64,7 +64,8 @@ func (p *process) connected() []grpc.DialOption {
 			return err
 		}
 		err := invoke(ctx, method, req, reply, conn, opts...)
-		if err == nil && strings.HasSuffix(method, "/Commit") && p.lose.CompareAndSwap(true, false) {
+		committed := err == nil && strings.HasSuffix(method, "/Commit")
+		if committed && p.lose.CompareAndSwap(true, false) {
 			return status.Error(codes.Internal, "the reply was lost")
 		}
 		return err

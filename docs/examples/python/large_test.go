@@ -53,8 +53,8 @@ func TestLargeResult(t *testing.T) {
 	for _, token := range []int64{8, 7} { // the older run ends last
 		job := orchestrator.Job{AnalysisID: "a", LockToken: token, Input: json.RawMessage(first)}
 		result, err := orchestrator.Run(t.Context(), analyzer, job)
-		fields, ok := result.(map[string]any)
-		if !ok || err != nil || fields["pages"] != int64(2) {
+		fields, _ := result.(map[string]any)
+		if err != nil || fields["pages"] != int64(2) {
 			t.Fatalf("got %v, %v, want 2 pages", result, err)
 		}
 		details[token], _ = fields["details"].(string)

@@ -92,7 +92,8 @@ func TestEndpoint(t *testing.T) {
 			`{"error": {"code": "charge_uncertain", "message": "an earlier attempt may have charged"}}`,
 		},
 	} {
-		job := fmt.Sprintf(`{"lock_token": 7, "input": {"cents": 4200, "ledger": %q}, "effects": %s}`, ledger, call.effects)
+		job := fmt.Sprintf(`{"lock_token": 7, "input": {"cents": 4200, "ledger": %q}, "effects": %s}`,
+			ledger, call.effects)
 		address := "http://localhost:" + strings.TrimSpace(port)
 		answer, err := http.Post(address, "application/json", strings.NewReader(job))
 		if err != nil {

@@ -46,8 +46,8 @@ func TestTutorial_Kill(t *testing.T) {
 	if err := json.Unmarshal(out, &got); err != nil {
 		t.Fatal(err)
 	}
-	byBoth := regexp.MustCompile(`^1+2+$`).MatchString(got.Result.ReadBy)
-	if got.Result.Done != 6 || len(got.Result.ReadBy) != 6 || !byBoth {
+	byBoth := regexp.MustCompile(`^1+2+$`).MatchString(got.Result.ReadBy) && len(got.Result.ReadBy) == 6
+	if got.Result.Done != 6 || !byBoth {
 		t.Errorf("%s, want 6 pages, the first of them read by attempt 1 and the rest by attempt 2", out)
 	}
 }
@@ -61,7 +61,8 @@ func TestTutorial_FirstAnalyzer(t *testing.T) {
 
 	job := orchestrator.Job{Input: json.RawMessage(`{"text": "the lamp and the moon"}`)}
 	result, err := orchestrator.Run(t.Context(), analyzer, job)
-	if words, ok := result.(map[string]any); !ok || err != nil || words["words"] != int64(5) {
+	words, _ := result.(map[string]any)
+	if err != nil || words["words"] != int64(5) {
 		t.Errorf("got %v, %v, want 5 words", result, err)
 	}
 

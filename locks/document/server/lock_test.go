@@ -274,7 +274,8 @@ func TestOrigins(t *testing.T) {
 	}
 	const requested = "traceparent,x-lock-client,x-xsrf-token"
 	from := []string{"Origin", allowed, "Sec-Fetch-Site", "same-site"}
-	asking := slices.Concat(from, []string{"Access-Control-Request-Method", "PUT", "Access-Control-Request-Headers", requested})
+	method, headers := "Access-Control-Request-Method", "Access-Control-Request-Headers"
+	asking := slices.Concat(from, []string{method, "PUT", headers, requested})
 	wantHeaders(b.do(http.MethodOptions, lockPath, http.NoBody, asking...), map[string]string{
 		"Access-Control-Allow-Methods": "PUT", "Access-Control-Allow-Headers": requested,
 		"Access-Control-Max-Age": "600",

@@ -48,7 +48,8 @@ func TestPusher_Channels(t *testing.T) {
 		p.wantForeign(
 			"documents.=E6=96=87=E6=9B=B8=2E 1", "documents.", "documents.=", "documents.=2", "documents.=GG",
 			"documents.=2F", "documents.a=00b", "documents.=FF", "documents.a/b", "documents.%41", "Documents.room",
-			"orders.1", "presence-documents.room", "private-encrypted-documents.room", "", "documents."+strings.Repeat("x", 155),
+			"orders.1", "presence-documents.room", "private-encrypted-documents.room",
+			"", "documents."+strings.Repeat("x", 155),
 		)
 		longest := strings.Repeat("x", 154)
 		for channel, room := range map[string]string{
