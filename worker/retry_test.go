@@ -24,7 +24,7 @@ func TestRetry(t *testing.T) {
 	flaky := func(t *testing.T, b *emulatortest.Backend, q delivery.Queue, code int, outage bool) (*process, reply) {
 		t.Helper()
 		b.Put(t, "x", map[string]any{
-			"status": "QUEUED", "lockToken": 4, "nextAttemptAt": iso8601.Format(time.Now()), "bookedTask": "own",
+			"status": "QUEUED", "lockToken": 2, "nextAttemptAt": iso8601.Format(time.Now()), "bookedTask": "own",
 		})
 		var w *process
 		w = startOn(t, b, q, func(context.Context, orchestrator.Job) (orchestrator.Result, error) {
@@ -69,8 +69,8 @@ func TestRetry(t *testing.T) {
 			if wait := task.At.Sub(failed); wait <= 30*time.Second || wait > 37500*time.Millisecond {
 				t.Errorf("booked in %v, want 30 s and up to a quarter more", wait)
 			}
-			if task.Name != taskqueue.Name("next", "x", "5", next) || task.Deadline != 26*time.Minute {
-				t.Errorf("booked %+v, want the attempt after token 5, with a minute more than RUN_TIMEOUT", task)
+			if task.Name != taskqueue.Name("next", "x", "3", next) || task.Deadline != 26*time.Minute {
+				t.Errorf("booked %+v, want the attempt after token 3, with a minute more than RUN_TIMEOUT", task)
 			}
 			a.check(t, 200, map[string]any{"retry_at": next})
 			checkFields(t, b, "x", map[string]any{"nextAttemptAt": next, "bookedTask": task.Name})

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -72,8 +73,8 @@ func TestHelp(t *testing.T) {
 		}
 	})
 	t.Run("the version is the changelog's newest", func(t *testing.T) {
-		_, release, _ := strings.Cut(string(must(os.ReadFile("../../CHANGELOG.md"))(t)), "\n## ")
-		release = strings.Fields(release)[0]
+		changes := string(must(os.ReadFile("../../CHANGELOG.md"))(t))
+		release := regexp.MustCompile(`(?m)^## (\d\S*)`).FindStringSubmatch(changes)[1]
 		taskguard(t, vars{}, "-v").done(t, release)
 		object := taskguard(t, vars{}, "version --json").done(t).object(t)
 		wantValues(t, wantKeys(t, object, "version commit go"), doc{"version": release})
