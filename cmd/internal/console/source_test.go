@@ -103,6 +103,9 @@ func (s *memorySource) wait(ctx context.Context) error {
 	s.mu.Lock()
 	delay := s.delay
 	s.mu.Unlock()
+	if delay == 0 { // a timer of no time crashed Go's runtime once, in virtual time with the race detector
+		return nil
+	}
 	select {
 	case <-time.After(delay):
 		return nil
