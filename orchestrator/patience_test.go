@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -59,13 +60,15 @@ func gone(t *testing.T, leave func()) map[string]orchestrator.Analyzer {
 
 // In a stop of the instance, the sidecar may get SIGTERM first.
 func TestPatience(t *testing.T) {
-	leave := func() {}
-	for name, a := range gone(t, func() { leave() }) {
+	var leave atomic.Value // of func(): servers read it
+	leave.Store(func() {})
+	for name, a := range gone(t, func() { leave.Load().(func())() }) {
 		t.Run(name, func(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
-			leave = func() { time.AfterFunc(100*time.Millisecond, stop) }
+			depart := func() { time.AfterFunc(100*time.Millisecond, stop) }
+			leave.Store(depart)
 			if goneEndpoints[name] == nil {
-				leave()
+				depart()
 			}
 			orchestrator.SetPatience(a, never) // else a slow machine would stop too late
 			_, err := orchestrator.Run(ctx, a, orchestrator.Job{})
@@ -74,7 +77,7 @@ func TestPatience(t *testing.T) {
 			}
 		})
 		t.Run(name+", without a stop", func(t *testing.T) {
-			leave = func() {}
+			leave.Store(func() {})
 			orchestrator.SetPatience(a, time.Millisecond)
 			_, err := orchestrator.Run(t.Context(), a, orchestrator.Job{})
 			if wantRetry(t, err); !errors.As(err, new(*orchestrator.FailureError)) {
