@@ -44,7 +44,8 @@ func TestCount(t *testing.T) {
 		b.Put(t, "dated", doc{"status": "QUEUED", "updatedAt": now})
 		for f, want := range map[Filter]int64{
 			{}: 7, {Status: "FAILED"}: 2, {Status: "READY"}: 1, {Status: "QUEUED"}: 1, {Prefix: "a"}: 6,
-			{Before: now.Add(time.Hour)}: 1, {Since: now.Add(-time.Hour)}: 1, {Status: "FAILED", Since: now.Add(-time.Hour)}: 0,
+			{Before: now.Add(time.Hour)}: 1, {Since: now.Add(-time.Hour)}: 1,
+			{Status: "FAILED", Since: now.Add(-time.Hour)}: 0,
 		} {
 			same(t, want, must(a.Count(t.Context(), f))(t))
 		}
