@@ -51,7 +51,7 @@ func TestBulk(t *testing.T) {
 			contains(t, page(t, s, "/failures/requeue?code=c"), offered, "confirm-submit")
 		}
 	})
-	t.Run("continues with those that were confirmed", func(t *testing.T) {
+	t.Run("continues with the confirmed ones", func(t *testing.T) {
 		s, h := writable(t, newSource())
 		before := storeNow()
 		h.bulk = console.Bulk{Before: before, Matched: 6234, Changed: 4997, Skipped: 3}
@@ -76,7 +76,7 @@ func TestBulk(t *testing.T) {
 		of := fmt.Sprintf(" of FAILED a&b before %d by operator-1", before.UnixMilli())
 		h.want(t, "requeue up to 5000"+of, "requeue up to 5000"+of, "requeue up to 3"+of)
 	})
-	t.Run("of failures takes those of a cause, or of one message", func(t *testing.T) {
+	t.Run("of failures takes one cause, or one message", func(t *testing.T) {
 		source := failing()
 		s, h := writable(t, source)
 		h.bulk = console.Bulk{Before: storeNow(), Matched: 2, Changed: 2}

@@ -83,12 +83,12 @@ func TestChange(t *testing.T) {
 	t.Run("is made only in the state that was shown, and else confirmed again", func(t *testing.T) {
 		held, stale := heldBy("a", "w/1", 3, time.Hour), heldBy("a", "w/1", 3, -time.Minute)
 		for name, tc := range map[string]struct{ was, is analysislock.Analysis }{
-			"another token":                {held, heldBy("a", "w/1", 4, time.Hour)},
-			"another owner":                {held, heldBy("a", "w/2", 3, time.Hour)},
-			"a stale one that was renewed": {stale, held},
-			"one that has expired":         {held, stale},
-			"another state":                {analysis("a", "FAILED"), analysis("a", "READY")}, // by another program
-			"a lock that was deleted":      {held, analysis("a", "PROCESSING")},
+			"another token":           {held, heldBy("a", "w/1", 4, time.Hour)},
+			"another owner":           {held, heldBy("a", "w/2", 3, time.Hour)},
+			"stale, then renewed":     {stale, held},
+			"held, then expired":      {held, stale},
+			"another state":           {analysis("a", "FAILED"), analysis("a", "READY")}, // by another program
+			"a lock that was deleted": {held, analysis("a", "PROCESSING")},
 		} {
 			for _, verb := range []string{"unlock", "requeue", "cancel"} {
 				source := newSource(tc.was)

@@ -308,7 +308,7 @@ func problem(code, message string) *analysislock.Error {
 	return &analysislock.Error{Code: code, Message: message}
 }
 
-// acting returns an analysis with an uncertain act, charge, and one that is done.
+// acting returns an analysis with an uncertain act, charge, and a finished act.
 func acting(id, status string) analysislock.Analysis {
 	a := analysis(id, status)
 	a.Lock.Token, a.OpenActs = 3, 1

@@ -73,7 +73,7 @@ func TestList(t *testing.T) {
 		}
 	})
 	// Recovery has just found its task in the queue, and marked it.
-	virtual(t, "shows no next attempt of one that is marked", func(t *testing.T) {
+	virtual(t, "shows no next attempt of a marked analysis", func(t *testing.T) {
 		marked := at(waits("marked", 0), 0)
 		text := page(t, open(t, newSource(marked), console.Options{}), "/")
 		has(t, text, "waiting in the queue")

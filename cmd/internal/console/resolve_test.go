@@ -51,7 +51,7 @@ func TestResolve(t *testing.T) {
 			h.want(t, want)
 		}
 	})
-	t.Run("the answer for one that is finished is only recorded", func(t *testing.T) {
+	t.Run("the answer for a finished analysis is only recorded", func(t *testing.T) {
 		cancelled := acting("cancelled", "FAILED")
 		cancelled.Error = problem(analysislock.Cancelled, "")
 		s, _ := writable(t, newSource(acting("ready", "READY"), cancelled))
@@ -62,7 +62,7 @@ func TestResolve(t *testing.T) {
 		}
 	})
 	// Another instance may have answered it, or a run may have begun.
-	t.Run("one that is not uncertain any more is refused", func(t *testing.T) {
+	t.Run("an act with a known outcome is refused", func(t *testing.T) {
 		source := newSource(acting("a", "FAILED"))
 		s, h := writable(t, source)
 		for _, name := range []string{"mail", "none", ""} {
