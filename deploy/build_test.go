@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/api/cloudbuild/v1"
 )
@@ -111,7 +113,7 @@ func TestBuilds_Substitutions(t *testing.T) {
 		for _, s := range b.Steps {
 			s.Script = "" // where $ belongs to the shell
 		}
-		text := must(json.Marshal(b))(t)
+		text := must.Get(json.Marshal(b))(t)
 		used := map[string]bool{ // they are Cloud Build's own
 			"PROJECT_ID": true, "PROJECT_NUMBER": true, "BUILD_ID": true, "COMMIT_SHA": true, "TAG_NAME": true,
 		}
@@ -181,8 +183,8 @@ func runScript(t *testing.T, id string, files, programs map[string]string) (outp
 	}
 	for name, text := range files {
 		path := filepath.Join(folder, name)
-		check(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		check(t, os.WriteFile(path, []byte(text), 0o755))
+		must.OK(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.OK(t, os.WriteFile(path, []byte(text), 0o755))
 	}
 	script := step(t, "taskguard-test", id).Script
 	for _, root := range []string{"/usr/share/keyrings/", "/etc/apt/sources.list.d/"} {
@@ -280,7 +282,7 @@ func TestBuilds_Images(t *testing.T) {
 		if main := filepath.Join(b.Dir, b.Main, "main.go"); main != "cmd/"+b.ID+"/main.go" {
 			t.Errorf("%s is %s", b.ID, main)
 		}
-		must(os.Stat("../cmd/" + b.ID + "/main.go"))(t)
+		must.Get(os.Stat("../cmd/" + b.ID + "/main.go"))(t)
 		if !slices.Contains(b.Env, "CGO_ENABLED=0") {
 			t.Errorf("%s is built with %v: the base has no C library", b.ID, b.Env)
 		}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	run "google.golang.org/api/run/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -47,7 +49,7 @@ func environmentOf(c *run.Container) map[string]string {
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	return string(must(os.ReadFile(path))(t))
+	return string(must.Get(os.ReadFile(path))(t))
 }
 
 // pages returns the pages of this folder, one after the other.
@@ -58,23 +60,6 @@ func pages(t *testing.T) string {
 		all.WriteString(read(t, path) + "\n")
 	}
 	return all.String()
-}
-
-// check fails the test on an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// must returns the value of a call that has to succeed.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
 }
 
 func sorted(names map[string]bool) []string { return slices.Sorted(maps.Keys(names)) }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/google/go-cmp/cmp"
 
 	"taskguard/internal/delivery"
@@ -147,7 +149,7 @@ func TestBackup_Addresses(t *testing.T) {
 func commands(t *testing.T) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}
-	files := must(filepath.Glob("../cmd/internal/*/*.go"))(t)
+	files := must.Get(filepath.Glob("../cmd/internal/*/*.go"))(t)
 	for _, file := range files {
 		for _, c := range commandDeclared.FindAllStringSubmatch(read(t, file), -1) {
 			all[c[1]] = true

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -148,7 +150,7 @@ func (c *cloud) wantDatabase() {
 		}
 		FieldOverrides []struct{ CollectionGroup, FieldPath string }
 	}
-	check(c.t, json.Unmarshal([]byte(read(c.t, "firestore.indexes.json")), &declared))
+	must.OK(c.t, json.Unmarshal([]byte(read(c.t, "firestore.indexes.json")), &declared))
 	want := []string{
 		"--type=firestore-native --enable-pitr --delete-protection", "--public-access-prevention",
 		"set-cleanup-policies taskguard --location=europe-west1 --policy=deploy/cleanup.json --no-dry-run",

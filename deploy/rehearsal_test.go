@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"taskguard/internal/testing/must"
 )
 
 // cloudFakes has functions in place of the programs that deploy's pages and deploy/rehearse.sh
@@ -110,7 +112,7 @@ type cloud struct {
 func newCloud(t *testing.T) *cloud {
 	t.Helper()
 	c := &cloud{t: t, folder: t.TempDir()}
-	check(t, os.CopyFS(filepath.Join(c.folder, "deploy"), os.DirFS(".")))
+	must.OK(t, os.CopyFS(filepath.Join(c.folder, "deploy"), os.DirFS(".")))
 	for name, text := range map[string]string{
 		"fakes": cloudFakes, "cloud": "", "exports": "", "apis": "storage.googleapis.com\n",
 		"application_default_credentials.json": `{"type": "authorized_user"}`,
@@ -127,7 +129,7 @@ func newRehearsal(t *testing.T, env ...string) *cloud {
 	c.env = env
 	for _, kind := range []string{"policies", "metrics"} {
 		for _, path := range files(t, c.folder+"/deploy/monitoring/"+kind+"/*.json")[2:] {
-			check(t, os.Remove(path))
+			must.OK(t, os.Remove(path))
 		}
 	}
 	return c
@@ -135,7 +137,7 @@ func newRehearsal(t *testing.T, env ...string) *cloud {
 
 func (c *cloud) write(name, text string) {
 	c.t.Helper()
-	check(c.t, os.WriteFile(filepath.Join(c.folder, name), []byte(text), 0o600))
+	must.OK(c.t, os.WriteFile(filepath.Join(c.folder, name), []byte(text), 0o600))
 }
 
 func (c *cloud) read(name string) string {

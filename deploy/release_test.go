@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -131,7 +133,7 @@ func newRelease(t *testing.T, files map[string]string, env ...string) *release {
 
 func (r *release) write(name, text string) {
 	r.t.Helper()
-	check(r.t, os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o600))
+	must.OK(r.t, os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o600))
 }
 
 // bash runs bash with these arguments, and reports whether it succeeded.

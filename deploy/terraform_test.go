@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclparse"
@@ -75,7 +77,7 @@ type settings struct {
 func evaluated(t *testing.T, name string) settings {
 	t.Helper()
 	var all map[string]settings
-	check(t, json.Unmarshal([]byte(read(t, moduleFolder+"/testdata/settings.json")), &all))
+	must.OK(t, json.Unmarshal([]byte(read(t, moduleFolder+"/testdata/settings.json")), &all))
 	return all[name]
 }
 

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"taskguard/internal/testing/must"
 )
 
 var (
@@ -22,7 +24,7 @@ type calls struct{ reads, writes, tasks, logs float64 }
 func TestTheSumsOfMoney(t *testing.T) {
 	page := read(t, "cost.md")
 	number := func(text string) float64 {
-		return must(strconv.ParseFloat(strings.ReplaceAll(text, ",", ""), 64))(t)
+		return must.Get(strconv.ParseFloat(strings.ReplaceAll(text, ",", ""), 64))(t)
 	}
 	cost := map[string]calls{}
 	for _, row := range counted.FindAllStringSubmatch(page, -1) {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"taskguard/internal/testing/must"
 )
 
 // comparisons are the methods that compare two times. Operators compare durations.
@@ -75,6 +77,6 @@ func sources(t *testing.T) map[string]*ast.File {
 		files[strings.TrimPrefix(filepath.ToSlash(path), "../")] = file
 		return err
 	})
-	check(t, err)
+	must.OK(t, err)
 	return files
 }

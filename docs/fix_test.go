@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/testing/examplestest"
 )
 
@@ -51,9 +53,9 @@ func plain(output string) (lines []string) {
 // The commands of fix-an-analysis.md, in their order, print what the page shows.
 func TestFix_Commands(t *testing.T) {
 	env := examplestest.Start(t, "local", "MAX_ATTEMPTS=3", "MAX_RUNS=10",
-		"ANALYZER=exec:/bin/sh "+must(filepath.Abs("examples/shell/practise.sh"))(t))
+		"ANALYZER=exec:/bin/sh "+must.Get(filepath.Abs("examples/shell/practise.sh"))(t))
 	bin := t.TempDir()
-	check(t, os.Symlink(examplestest.Build(t, "taskguard/cmd/taskguard"), filepath.Join(bin, "taskguard")))
+	must.OK(t, os.Symlink(examplestest.Build(t, "taskguard/cmd/taskguard"), filepath.Join(bin, "taskguard")))
 	env = append(env, "PATH="+bin+":"+os.Getenv("PATH"))
 	run := func(command string) string {
 		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", command)

@@ -15,6 +15,8 @@ import (
 	"time"
 	"unicode"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/worker"
 )
 
@@ -34,12 +36,12 @@ func TestLibrary_Packages(t *testing.T) {
 		fset := token.NewFileSet()
 		parse := func(names string) (files []*ast.File) {
 			for _, name := range strings.FieldsFunc(names, func(r rune) bool { return r == ',' }) {
-				file := must(parser.ParseFile(fset, filepath.Join(words[1], name), nil, parser.ParseComments))(t)
+				file := must.Get(parser.ParseFile(fset, filepath.Join(words[1], name), nil, parser.ParseComments))(t)
 				files = append(files, file)
 			}
 			return files
 		}
-		pkg := must(doc.NewFromFiles(fset, parse(words[2]), path))(t)
+		pkg := must.Get(doc.NewFromFiles(fset, parse(words[2]), path))(t)
 		if len(pkg.Consts)+len(pkg.Vars)+len(pkg.Funcs)+len(pkg.Types) == 0 {
 			continue // only tests
 		}
@@ -86,7 +88,7 @@ func fieldsWithout(typ *doc.Type) (names []string) {
 // The durations have the same defaults as the variables.
 func TestLibrary_Options(t *testing.T) {
 	env := func(name string) (string, bool) { return "iam", name == "TASK_AUTH" }
-	defaults := must(worker.FromEnv(env))(t).Filled()
+	defaults := must.Get(worker.FromEnv(env))(t).Filled()
 	_, table, _ := strings.Cut(read(t, "library.md"), "\n| option | default | |\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	rows := map[string]string{}

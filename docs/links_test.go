@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"taskguard/internal/testing/must"
 )
 
 var (
@@ -67,7 +69,7 @@ func TestPages_Links(t *testing.T) {
 		}
 		return nil
 	})
-	check(t, err)
+	must.OK(t, err)
 	if links < 20 || commands < 20 {
 		t.Errorf("%d links, %d commands", links, commands)
 	}
@@ -85,22 +87,5 @@ func anchors(page string) map[string]bool {
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	return string(must(os.ReadFile(path))(t))
-}
-
-// check fails the test on an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// must returns the value of a call that has to succeed.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
+	return string(must.Get(os.ReadFile(path))(t))
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/delivery"
 	"taskguard/internal/telemetry"
 	"taskguard/internal/testing/emulatortest"
@@ -131,13 +133,13 @@ func TestReference_Document(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	slots := 0
 	keys := &repo.Concurrency{Fields: []string{"input"}, Limit: func(string) int { return slots }}
-	a := must(repo.Open(t.Context(), b.Project, repo.Options{
+	a := must.Get(repo.Open(t.Context(), b.Project, repo.Options{
 		Policy: lease.Policy{MaxAttempts: 10}, Keep: time.Hour, KeepAll: true, Concurrency: keys,
 	}, b.Client(t)...))(t)
 	fields := map[string]bool{}
 	step := func(err error) {
 		t.Helper()
-		check(t, err)
+		must.OK(t, err)
 		for _, id := range []string{"ready", "failed"} {
 			for name := range b.Fields(t, id) {
 				fields[name] = true

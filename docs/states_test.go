@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease/analysislock"
 )
 
@@ -17,7 +19,7 @@ func TestStates(t *testing.T) {
 			Texts []string `xml:"text"`
 		} `xml:"g"`
 	}
-	check(t, xml.Unmarshal([]byte(read(t, "states.svg")), &picture))
+	must.OK(t, xml.Unmarshal([]byte(read(t, "states.svg")), &picture))
 	var statuses, others []string
 	for _, g := range picture.Groups {
 		if g.Class == "status" {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"taskguard/internal/testing/must"
 )
 
 // testName matches a test, and a subtest of it with underscores for spaces, as go test -run takes it.
@@ -26,7 +28,7 @@ func TestPages_Tests(t *testing.T) {
 	}
 
 	named := 0
-	check(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
+	must.OK(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".md" {
 			return err
 		}
@@ -61,7 +63,7 @@ func TestPages_Run(t *testing.T) {
 	}
 
 	selected := 0
-	check(t, filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+	must.OK(t, filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		names := map[string]bool{".md": true, "Makefile": true}
 		if err != nil || !names[cmp.Or(filepath.Ext(path), d.Name())] {
 			return err

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 )
@@ -286,7 +288,7 @@ func TestEdit_Exclude(t *testing.T) {
 				w.wantSame(job{})
 				return
 			}
-			fatal(w, err)
+			must.OK(w, err)
 			same(w, first+1, w.cell().Rev.(int64)) // one write
 			w.wantRecord(job{lease.Lease{Owner: "w/1", Token: 1, Attempts: 1}, "set"})
 			check(w, h.End(w.Context(), lease.Finishing(unchanged)))
@@ -319,7 +321,7 @@ func TestEdit_Unknown(t *testing.T) {
 				}
 			}
 			h, err := w.recordsOn(x, lease.Policy{}).Resume(w.Context(), "a", "w/1")
-			fatal(w, err)
+			must.OK(w, err)
 			if lost, ok := errors.AsType[*lease.LostError](h.Renew(w.Context())); !ok || lost.Unknown != c.unknown {
 				w.Errorf("%+v; want a loss, unknown: %v", lost, c.unknown)
 			}

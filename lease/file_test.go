@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease"
 )
 
@@ -52,14 +54,14 @@ func newFile(t *testing.T) (*lease.File[job], string) {
 	dir := t.TempDir()
 	f := lease.NewFile(dir, "guard", jsonFormat{})
 	_, err := f.Swap(t.Context(), "a", lease.Cell[job]{}, job{Note: "first"})
-	fatal(t, err)
+	must.OK(t, err)
 	return f, filepath.Join(dir, "a")
 }
 
 func loadFile(t *testing.T, f *lease.File[job]) lease.Cell[job] {
 	t.Helper()
 	c, err := f.Load(t.Context(), "a", lease.OnlyLease)
-	fatal(t, err)
+	must.OK(t, err)
 	return c
 }
 
@@ -87,7 +89,7 @@ func TestFile_Unreadable(t *testing.T) {
 		t.Run("it is an error and not a free lease, "+name, func(t *testing.T) {
 			f, path := newFile(t)
 			cell := loadFile(t, f)
-			fatal(t, c.put(path))
+			must.OK(t, c.put(path))
 			_, err := f.Swap(t.Context(), "a", cell, job{})
 			wantErr(t, err, c.want)
 			_, err = f.Load(t.Context(), "a", lease.OnlyLease)
@@ -109,7 +111,7 @@ func TestFile_Swap(t *testing.T) {
 		t.Run("a failure changes nothing, "+name, func(t *testing.T) {
 			f, path := newFile(t)
 			before := loadFile(t, f)
-			fatal(t, c.fail(path))
+			must.OK(t, c.fail(path))
 			_, err := f.Swap(t.Context(), "a", before, job{Note: "second"})
 			wantErr(t, err, c.want)
 			same(t, true, before.Rev == loadFile(t, f).Rev)
@@ -123,10 +125,10 @@ func TestFile_Swap(t *testing.T) {
 		signal.Ignore(syscall.SIGXFSZ)
 		defer signal.Reset(syscall.SIGXFSZ)
 		var limit syscall.Rlimit
-		fatal(t, syscall.Getrlimit(syscall.RLIMIT_FSIZE, &limit))
-		fatal(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 64, Max: limit.Max}))
+		must.OK(t, syscall.Getrlimit(syscall.RLIMIT_FSIZE, &limit))
+		must.OK(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 64, Max: limit.Max}))
 		_, err := f.Swap(t.Context(), "a", before, job{Note: "second"})
-		fatal(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit))
+		must.OK(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit))
 		wantErr(t, err, syscall.EFBIG)
 		same(t, false, errors.Is(err, lease.ErrRefused))
 		same(t, true, before.Rev == loadFile(t, f).Rev)
@@ -138,7 +140,7 @@ func TestFile_Swap(t *testing.T) {
 	t.Run("a leftover temporary file, which may be a link, is replaced", func(t *testing.T) {
 		f, path := newFile(t)
 		target := filepath.Join(t.TempDir(), "target")
-		fatal(t, errors.Join(os.WriteFile(target, nil, 0o600), os.Symlink(target, path+".tmp")))
+		must.OK(t, errors.Join(os.WriteFile(target, nil, 0o600), os.Symlink(target, path+".tmp")))
 		_, err := f.Swap(t.Context(), "a", loadFile(t, f), job{Note: "second"})
 		check(t, err)
 		if info, err := os.Stat(target); err != nil || info.Size() != 0 {
@@ -179,8 +181,8 @@ func TestFile_Swap(t *testing.T) {
 		f, path := newFile(t)
 		before := loadFile(t, f)
 		data, err := os.ReadFile(path)
-		fatal(t, err)
-		fatal(t, os.WriteFile(path, []byte(strings.Replace(string(data), "first", "by hand", 1)), 0o600))
+		must.OK(t, err)
+		must.OK(t, os.WriteFile(path, []byte(strings.Replace(string(data), "first", "by hand", 1)), 0o600))
 		_, err = f.Swap(t.Context(), "a", before, job{Note: "second"})
 		wantErr(t, err, lease.ErrConflict)
 	})
@@ -190,8 +192,8 @@ func TestFile_Swap(t *testing.T) {
 func flocked(t *testing.T, path string) *os.File {
 	t.Helper()
 	file, err := os.OpenFile(filepath.Join(filepath.Dir(path), "guard"), os.O_RDWR|os.O_CREATE, 0o600)
-	fatal(t, err)
-	fatal(t, syscall.Flock(int(file.Fd()), syscall.LOCK_EX))
+	must.OK(t, err)
+	must.OK(t, syscall.Flock(int(file.Fd()), syscall.LOCK_EX))
 	return file
 }
 
@@ -210,7 +212,7 @@ func TestFile_Guard(t *testing.T) {
 		time.AfterFunc(time.Second, func() { cancel(why) })
 		_, err = f.Swap(ctx, "a", before, job{})
 		wantErr(w, err, why)
-		fatal(w, other.Close())
+		must.OK(w, other.Close())
 		_, err = f.Swap(w.Context(), "a", before, job{Note: "second"})
 		check(w, err)
 	})
@@ -229,9 +231,9 @@ func TestFile_Guard(t *testing.T) {
 			swapped <- err
 		}()
 		time.Sleep(50 * time.Millisecond) // for Swap to open the old one; sooner proves nothing, and passes
-		fatal(t, os.Remove(old.Name()))
+		must.OK(t, os.Remove(old.Name()))
 		defer flocked(t, path).Close() //nolint:errcheck // frees the lock
-		fatal(t, old.Close())
+		must.OK(t, old.Close())
 		wantErr(t, <-swapped, context.DeadlineExceeded)
 	})
 }
@@ -245,14 +247,14 @@ func TestFile_Clock(t *testing.T) {
 		return f
 	}
 	_, err := open(noon).Swap(t.Context(), "a", lease.Cell[job]{}, job{Note: "first"})
-	fatal(t, err)
+	must.OK(t, err)
 	behind := open(noon.Add(-time.Hour))
 	c := loadFile(t, behind)
 	same(t, noon, c.At)
 	c, err = behind.Swap(t.Context(), "a", c, job{Note: "second"})
-	fatal(t, err)
+	must.OK(t, err)
 	same(t, noon, c.At)
 	c, err = behind.Load(t.Context(), "b", lease.OnlyLease)
-	fatal(t, err)
+	must.OK(t, err)
 	same(t, noon.Add(-time.Hour), c.At) // another record has a time of its own
 }

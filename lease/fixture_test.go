@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
@@ -64,7 +66,7 @@ func inBubble(t *testing.T, name string, test func(w *fixture)) {
 func (w *fixture) recordsOn(s lease.Store[job], p lease.Policy) *lease.Records[job] {
 	w.Helper()
 	l, err := lease.NewRecords(s, leaseOf, p)
-	fatal(w, err)
+	must.OK(w, err)
 	return l
 }
 
@@ -72,7 +74,7 @@ func (w *fixture) recordsOn(s lease.Store[job], p lease.Policy) *lease.Records[j
 func (w *fixture) acquire() *lease.Hold[job] {
 	w.Helper()
 	h, _, err := w.records.Acquire(w.Context(), "a", "w/1", lease.OnlyLease, nil)
-	fatal(w, err)
+	must.OK(w, err)
 	return h
 }
 
@@ -158,7 +160,7 @@ func (w *fixture) clockAhead() *atomic.Int64 {
 func (w *fixture) cell() lease.Cell[job] {
 	w.Helper()
 	c, err := w.memory.Load(w.Context(), "a", lease.OnlyLease)
-	fatal(w, err)
+	must.OK(w, err)
 	return c
 }
 
@@ -223,18 +225,11 @@ func (w *fixture) wantNote(want string) {
 	same(w, want, w.record().Note)
 }
 
-// check fails the test after an error, and fatal ends it.
+// check fails the test after an error, and does not end it.
 func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Error(err)
-	}
-}
-
-func fatal(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

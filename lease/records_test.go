@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 )
@@ -125,7 +127,7 @@ func TestRecords(t *testing.T) {
 			w.Error("a millisecond was accepted")
 		}
 		l, err := w.records.WithTTL(30 * time.Second)
-		fatal(w, err)
+		must.OK(w, err)
 		same(w, lease.Policy{TTL: 30 * time.Second, Heartbeat: 10 * time.Second}, l.Policy())
 	})
 }

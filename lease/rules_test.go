@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease"
 )
 
@@ -48,24 +50,24 @@ func TestAcquire(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := lease.Acquire(c.was, noon, "you", policy)
-			fatal(t, err)
+			must.OK(t, err)
 			same(t, c.want, got)
 		})
 	}
 
 	t.Run("the times are in whole milliseconds", func(t *testing.T) {
 		got, err := lease.Acquire(leased(freed), noon.Add(999*time.Microsecond), "you", policy)
-		fatal(t, err)
+		must.OK(t, err)
 		same(t, taken, got)
 	})
 	t.Run("without a limit nothing is exhausted", func(t *testing.T) {
 		got, err := lease.Acquire(lease.Lease{Attempts: math.MaxInt32}, noon, "you", lease.Policy{})
-		fatal(t, err)
+		must.OK(t, err)
 		same(t, noon.Add(lease.DefaultTTL), got.ExpiresAt)
 	})
 	t.Run("the first token of a fresh lease is its time in microseconds", func(t *testing.T) {
 		got, err := lease.Acquire(lease.Fresh(noon), noon, "me", policy)
-		fatal(t, err)
+		must.OK(t, err)
 		same(t, lease.Grant{Owner: "me", Token: noon.UnixMicro()}, got.Grant())
 	})
 }
@@ -131,19 +133,19 @@ func TestLost(t *testing.T) {
 func TestRenew(t *testing.T) {
 	later := noon.Add(time.Hour)
 	got, err := lease.Renew(leased(), later.Add(time.Microsecond), mine, policy)
-	fatal(t, err)
+	must.OK(t, err)
 	same(t, leased(func(l *lease.Lease) { l.HeartbeatAt, l.ExpiresAt = later, later.Add(300*time.Second) }), got)
 }
 
 func TestFinish(t *testing.T) {
 	got, err := lease.Finish(leased(), mine)
-	fatal(t, err)
+	must.OK(t, err)
 	same(t, lease.Lease{Token: 7, Attempts: 2, Finished: true, FinishedBy: "me"}, got)
 }
 
 func TestAdopt(t *testing.T) {
 	got, err := lease.Adopt(leased(finished), mine)
-	fatal(t, err)
+	must.OK(t, err)
 	same(t, lease.Lease{Token: 7, Attempts: 2, Finished: true, FinishedBy: "me"}, got)
 	for name, c := range map[string]struct {
 		was   lease.Lease
@@ -173,7 +175,7 @@ func TestRelease(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := lease.Release(leased(func(l *lease.Lease) { l.Attempts = c.attempts }), mine, c.refund)
-			fatal(t, err)
+			must.OK(t, err)
 			same(t, lease.Lease{Token: 7, Attempts: c.want}, got)
 		})
 	}
@@ -188,7 +190,7 @@ func TestReopen(t *testing.T) {
 	for name, l := range map[string]lease.Lease{"expired": leased(), "finished": leased(finished)} {
 		t.Run(name, func(t *testing.T) {
 			got, err := lease.Reopen(l, noon)
-			fatal(t, err)
+			must.OK(t, err)
 			same(t, lease.Lease{Token: 7}, got)
 		})
 	}
@@ -196,7 +198,7 @@ func TestReopen(t *testing.T) {
 
 func TestCancel(t *testing.T) {
 	got, err := lease.Cancel(leased(), "by")
-	fatal(t, err)
+	must.OK(t, err)
 	same(t, lease.Lease{Token: 8, Attempts: 2, Finished: true, FinishedBy: "by"}, got)
 
 	before := lease.Lease{Token: 7, Finished: true, FinishedBy: "w/1"}

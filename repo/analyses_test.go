@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore"
 
 	"taskguard/internal/testing/emulatortest"
@@ -70,17 +72,17 @@ func TestStoreOnGoogle(t *testing.T) {
 // these fields.
 func byDocuments[D any](suite *leasetest.Suite[D], of func(lease.Store[D]) *firestore.CollectionRef, created doc) {
 	suite.Create = func(t testing.TB, s lease.Store[D], key string) {
-		fatal(t, errorOf(of(s).Doc(key).Set(t.Context(), created)))
+		must.OK(t, errorOf(of(s).Doc(key).Set(t.Context(), created)))
 	}
 	suite.Delete = func(t testing.TB, s lease.Store[D], key string) {
-		fatal(t, errorOf(of(s).Doc(key).Delete(t.Context())))
+		must.OK(t, errorOf(of(s).Doc(key).Delete(t.Context())))
 	}
 	suite.Touch = func(t testing.TB, s lease.Store[D], key string) {
 		more := doc{"touched": firestore.Increment(1)}
-		fatal(t, errorOf(of(s).Doc(key).Set(t.Context(), more, firestore.MergeAll)))
+		must.OK(t, errorOf(of(s).Doc(key).Set(t.Context(), more, firestore.MergeAll)))
 	}
 	suite.Touched = func(t testing.TB, s lease.Store[D], key string) int {
-		snap := must(of(s).Doc(key).Get(t.Context()))(t)
+		snap := must.Get(of(s).Doc(key).Get(t.Context()))(t)
 		n, _ := snap.Data()["touched"].(int64)
 		return int(n)
 	}
@@ -115,10 +117,10 @@ func TestDocuments_Times(t *testing.T) {
 				inBubble(t, func(t *testing.T, b *backend) {
 					a, l := openFaulty(t, b)
 					b.Put(t, "x", doc{"status": "QUEUED"})
-					was := must(a.documents.Load(t.Context(), "x", lease.OnlyLease))(t)
+					was := must.Get(a.documents.Load(t.Context(), "x", lease.OnlyLease))(t)
 					l.inject(faults{tc.slow: {f}})
 					began := time.Now()
-					c := must(tc.do(t.Context(), a.documents, was))(t)
+					c := must.Get(tc.do(t.Context(), a.documents, was))(t)
 					l.wantAllInjected(t)
 					if asked := c.Asked.Sub(began); asked != 0 {
 						t.Errorf("asked %v after the beginning of the call", asked)

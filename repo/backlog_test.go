@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/testing/emulatortest"
 )
 
@@ -34,7 +36,7 @@ func TestBacklog_Intervals(t *testing.T) {
 				put("QUEUED", "createdAt")
 			}
 		}
-		got := must(a.Backlog(t.Context(), 0))(t)
+		got := must.Get(a.Backlog(t.Context(), 0))(t)
 		for i, n := range []int64{0, 6, 6, 0} {
 			at := from.Add(time.Duration(i-1) * Step)
 			same(t, Interval{From: at, Started: n, Finished: n, Failed: n}, intervalOf(&got, at))
@@ -66,7 +68,7 @@ func TestBacklog(t *testing.T) {
 			b.Put(t, id, with(doc{"status": "QUEUED"}, fields))
 		}
 		for listed, stuck := range []int64{3, 3, 3, 3, 4} { // a caller may know of more
-			got := must(a.Backlog(t.Context(), listed))(t)
+			got := must.Get(a.Backlog(t.Context(), listed))(t)
 			want := []int64{1, stuck, 6 - stuck, 4, 3}
 			same(t, want, []int64{got.Running, got.Stuck, got.Waiting, got.Created, got.Ended})
 			if over := got.At.Sub(got.Since); over < 2*Step || over >= 3*Step {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 
@@ -181,7 +183,7 @@ func TestChanges(t *testing.T) {
 func TestChanges_Work(t *testing.T) {
 	codec, now := silent(Fields{}), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	read, rev, err := codec.decode(reading{id: "x", exists: true, fields: doc{"status": "QUEUED"}, at: now})
-	fatal(t, err)
+	must.OK(t, err)
 	rev.work, rev.repairs = map[string]*firestorepb.Value{"input": stringValue("i")}, []string{"bookedTask"}
 	acquired := read
 	acquired.Lock.Owner, acquired.Lock.Token = "w/1", 1
@@ -211,7 +213,7 @@ func TestDecode_Credible(t *testing.T) {
 	} {
 		fields := doc{"startedAt": value, "createdAt": value}
 		d, _, err := silent(Fields{}).decode(reading{id: "x", exists: true, fields: fields, at: now, created: created})
-		fatal(t, err)
+		must.OK(t, err)
 		if !d.StartedAt.Equal(want.started) || !d.CreatedAt.Equal(want.created) {
 			t.Errorf("%v: started at %v, created at %v", value, d.StartedAt, d.CreatedAt)
 		}
@@ -386,7 +388,7 @@ func TestExpireAt(t *testing.T) {
 		for i, codec := range []analysisCodec{silent(Fields{}), kept, all} {
 			was := now.Add(-time.Minute)
 			prev, rev, err := codec.decode(reading{id: "x", exists: true, fields: fields, at: was, updated: was})
-			fatal(t, err)
+			must.OK(t, err)
 			next := prev
 			tc.change(&next)
 			want := []any{tc.never, tc.keep, tc.keepAll}[i]

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
 
@@ -117,14 +119,14 @@ func (c *countedConn) Write(b []byte) (int, error) {
 // room for the whole document.
 func TestCost_LargeSkip(t *testing.T) {
 	b := emulatortest.Embedded(t)
-	tcp := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	tcp := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	l := &sentBytes{Listener: tcp}
 	go func() { _ = b.Server.Serve(l) }()
-	a := must(Open(t.Context(), b.Project, Options{Emulator: tcp.Addr().String()}))(t)
+	a := must.Get(Open(t.Context(), b.Project, Options{Emulator: tcp.Addr().String()}))(t)
 	defer func() { check(t, a.Close()) }()
 	b.Put(t, "x", doc{"status": "READY", "input": strings.Repeat("x", 1<<20-512)})
 	for range 4 {
-		fatal(t, errorOf(a.Get(t.Context(), "x")))
+		must.OK(t, errorOf(a.Get(t.Context(), "x")))
 	}
 	for most, want := range map[int64]lease.Want{8 << 10: lease.OnlyLease, 400_000: lease.LeaseAndWork} {
 		before := l.n.Load()

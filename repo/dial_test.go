@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
@@ -33,7 +35,7 @@ type fakeFirestore struct {
 // serve returns the address of f.
 func (f *fakeFirestore) serve(t *testing.T) string {
 	t.Helper()
-	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	s := grpc.NewServer()
 	firestorepb.RegisterFirestoreServer(s, f)
 	go func() { _ = s.Serve(l) }()
@@ -57,15 +59,15 @@ func (f *fakeFirestore) Commit(ctx context.Context, _ *firestorepb.CommitRequest
 }
 
 func TestEmulator_LargeDocument(t *testing.T) {
-	a := must(Open(t.Context(), "p", Options{Emulator: new(fakeFirestore).serve(t)}))(t)
+	a := must.Get(Open(t.Context(), "p", Options{Emulator: new(fakeFirestore).serve(t)}))(t)
 	defer func() { _ = a.Close() }()
-	same(t, 1, len(must(a.Find(t.Context(), Filter{}, "", 1))(t)))
+	same(t, 1, len(must.Get(a.Find(t.Context(), Filter{}, "", 1))(t)))
 }
 
 // Google's client then opens a connection of its own.
 func TestClose_EmulatorOfTheEnvironment(t *testing.T) {
 	t.Setenv("FIRESTORE_EMULATOR_HOST", "127.0.0.1:1")
-	a := must(Open(t.Context(), "p", Options{}))(t)
+	a := must.Get(Open(t.Context(), "p", Options{}))(t)
 	if err := a.Close(); err != nil || a.documents.db.conn.GetState() != connectivity.Shutdown {
 		t.Errorf("%v, %v", err, a.documents.db.conn.GetState())
 	}
@@ -87,7 +89,7 @@ func TestCommit_SentOnce(t *testing.T) {
 		"an emulator's": {o: Options{Emulator: host}, owner: []string{"Bearer owner"}},
 		"Google's":      {opts: google},
 	} {
-		a := must(Open(t.Context(), "p", tc.o, tc.opts...))(t)
+		a := must.Get(Open(t.Context(), "p", tc.o, tc.opts...))(t)
 		for code, unwritten := range map[codes.Code]bool{
 			codes.FailedPrecondition: true, codes.Unavailable: false, codes.ResourceExhausted: false,
 		} {

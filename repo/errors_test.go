@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -113,8 +115,8 @@ func TestDocuments_Exclude(t *testing.T) {
 		b.Put(t, "bad", doc{"lockToken": "seven"})
 		wantErr(t, lease.ErrMalformed, errorOf(exclude("bad")))
 		b.Put(t, "free", doc{"status": "READY"})
-		was := must(a.documents.Load(t.Context(), "free", lease.OnlyLease))(t)
-		c := must(exclude("free"))(t)
+		was := must.Get(a.documents.Load(t.Context(), "free", lease.OnlyLease))(t)
+		c := must.Get(exclude("free"))(t)
 		same(t, []any{was.Rev.(*revision).updated, "READY"}, []any{c.Rev.(*revision).updated, c.Doc.Status})
 		l.inject(faults{read: {denied}})
 		if _, err := exclude("missing"); err == nil {
@@ -205,7 +207,7 @@ func TestDatabase_ReadOnce(t *testing.T) {
 			return ctx
 		}
 		// One large document is decoded at a time. A small one does not wait, nor does a write.
-		fatal(t, db.decoders.Acquire(t.Context(), 1))
+		must.OK(t, db.decoders.Acquire(t.Context(), 1))
 		check(t, db.readOnce(second(), small, wanted{}, used))
 		if err := db.readOnce(second(), large, wanted{}, used); err == nil {
 			t.Error("large: it does not wait")
@@ -231,7 +233,7 @@ func TestDocuments_Unread(t *testing.T) {
 		a, l := openFaulty(t, b)
 		r := openRooms(t, b)
 		b.Put(t, "x", doc{"status": "QUEUED"})
-		c := must(a.documents.Load(t.Context(), "x", lease.OnlyLease))(t)
+		c := must.Get(a.documents.Load(t.Context(), "x", lease.OnlyLease))(t)
 		l.inject(faults{read: {denied}})
 		if _, err := a.documents.Swap(t.Context(), "x", c, c.Doc); err == nil { // nothing is written, so it is read
 			t.Error("a swap whose record could not be read")

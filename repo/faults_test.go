@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -224,12 +226,12 @@ func TestDocuments_LargeResult(t *testing.T) {
 		inBubble(t, func(t *testing.T, b *backend) {
 			a := open(t, b)
 			b.Put(t, "x", doc{"status": "QUEUED"})
-			read := must(a.documents.Load(t.Context(), "x", lease.OnlyLease))(t)
+			read := must.Get(a.documents.Load(t.Context(), "x", lease.OnlyLease))(t)
 			large, small := read.Doc, read.Doc
 			large.Status, large.Result = "READY", make([]any, largeResult+1)
 			small.Status, small.Result = "READY", make([]any, largeResult/2)
 			decide := func(lease.Cell[analysislock.Analysis]) (analysislock.Analysis, error) { return large, nil }
-			fatal(t, a.documents.db.encoders.Acquire(t.Context(), 1))
+			must.OK(t, a.documents.db.encoders.Acquire(t.Context(), 1))
 			soon, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			if _, err := a.documents.Swap(soon, "y", read, small); !errors.Is(err, lease.ErrConflict) { // there is no y

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
@@ -19,7 +21,7 @@ import (
 // foundIDs returns the ids that a filter finds, sorted.
 func foundIDs(t *testing.T, a *worker, f Filter, limit int) string {
 	t.Helper()
-	all := must(a.Find(t.Context(), f, "", limit))(t)
+	all := must.Get(a.Find(t.Context(), f, "", limit))(t)
 	return sorted(ids(all))
 }
 
@@ -94,7 +96,7 @@ func paged(t *testing.T, a *worker, f Filter, limit int) string {
 	next := ""
 	for pages := 0; pages == 0 || next != ""; pages++ {
 		found, after, read, err := a.Page(t.Context(), f, next, limit)
-		fatal(t, err)
+		must.OK(t, err)
 		if pages > 20 || len(found) > limit {
 			t.Fatalf("%+v: page %d has %d", f, pages, len(found))
 		}
@@ -182,7 +184,7 @@ func TestFailures(t *testing.T) {
 			b.Put(t, id, with(fields, doc{"updatedAt": day}))
 		}
 		for limit, want := range map[int]string{50: "a b last old é \U0010FFFF", 1: "a b"} {
-			same(t, want, strings.Join(must(a.Codes(t.Context(), limit))(t), " "))
+			same(t, want, strings.Join(must.Get(a.Codes(t.Context(), limit))(t), " "))
 		}
 		const b3, a1 = "b 3 x3 x2 x0, ", "a 1 x1, "
 		for limit, want := range map[int]string{50: b3 + a1 + "é \U0010FFFF 1 x5, 0", 2: b3 + a1 + "1", 1: b3 + "2"} {
@@ -202,7 +204,7 @@ func TestFailures(t *testing.T) {
 			b.Put(t, fmt.Sprint("y", i), doc{"updatedAt": time.Now(), "status": "FAILED", "error": code("a")})
 		}
 		all, _, err := a.Failures(t.Context(), 1)
-		fatal(t, err)
+		must.OK(t, err)
 		same(t, []int{102, sample}, []int{int(all[0].N), len(all[0].Newest)})
 	})
 }
@@ -233,14 +235,14 @@ func TestFilter_Code(t *testing.T) {
 		} {
 			same(t, want, foundIDs(t, a, f, 9), f)
 		}
-		same(t, int64(2), must(a.Count(t.Context(), Filter{Code: "declined", Status: "FAILED"}))(t))
+		same(t, int64(2), must.Get(a.Count(t.Context(), Filter{Code: "declined", Status: "FAILED"}))(t))
 
 		groups, left, err := a.Failures(t.Context(), 9)
 		got := map[string]string{}
 		for _, f := range groups {
 			got[f.Code] = fmt.Sprint(f.N, " ", sorted(ids(f.Newest)))
 		}
-		fatal(t, err)
+		must.OK(t, err)
 		same(t, 0, left)
 		same(t, map[string]string{
 			"declined": "2 out own", "away": "1 down", "attempts_exhausted": "1 bare", "bad_input": "1 bad",

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 
@@ -66,7 +68,7 @@ func open(t testing.TB, b *backend, opts ...grpc.DialOption) *worker {
 func openWith(t testing.TB, b *backend, o Options, opts ...grpc.DialOption) *worker {
 	t.Helper()
 	o.Collection, o.Fields = b.Collection, Fields(b.Vocabulary)
-	a := must(Open(t.Context(), b.Project, o, b.Client(t, opts...)...))(t)
+	a := must.Get(Open(t.Context(), b.Project, o, b.Client(t, opts...)...))(t)
 	return &worker{Analyses: a, holds: map[string]*analysislock.Hold{}}
 }
 
@@ -115,7 +117,7 @@ func (w *worker) decideInTransactions(t *testing.T) {
 	t.Helper()
 	var err error
 	w.Locks, err = analysislock.New(&inTransactions{documents: w.documents}, w.codec.policy, 0, w.work)
-	fatal(t, err)
+	must.OK(t, err)
 }
 
 // acquire acquires id as a delivery does, and keeps the hold.
@@ -133,7 +135,7 @@ func (w *worker) acquire(ctx context.Context, id, owner string) (analysislock.Ac
 
 func acquire(t testing.TB, w *worker, id, owner string) analysislock.Acquisition {
 	t.Helper()
-	return must(w.acquire(t.Context(), id, owner))(t)
+	return must.Get(w.acquire(t.Context(), id, owner))(t)
 }
 
 func mustAcquire(t testing.TB, w *worker, id, owner string) analysislock.Acquisition {
@@ -218,18 +220,11 @@ func logTo() (*slog.Logger, *bytes.Buffer) {
 // errorOf returns the second result of a function.
 func errorOf[T any](_ T, err error) error { return err }
 
-// check fails the test after an error, and fatal ends it.
+// check fails the test after an error, and does not end it.
 func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Error(err)
-	}
-}
-
-func fatal(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -238,15 +233,6 @@ func wantErr(t testing.TB, want, err error, what ...any) {
 	t.Helper()
 	if !errors.Is(err, want) {
 		t.Errorf("%v error %v, want %v", what, err, want)
-	}
-}
-
-// must returns a function that returns v, and ends the test after an error.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		fatal(t, err)
-		return v
 	}
 }
 

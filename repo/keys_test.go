@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore"
 	"google.golang.org/grpc"
 
@@ -62,7 +64,7 @@ func TestKeyStore(t *testing.T) {
 		type key = analysislock.Key
 		keys, at := openKeys(t, b).Keys.Store, time.Now().Truncate(time.Millisecond)
 		load := func() lease.Cell[key] {
-			c := must(keys.Load(t.Context(), "k", lease.OnlyLease))(t)
+			c := must.Get(keys.Load(t.Context(), "k", lease.OnlyLease))(t)
 			return c
 		}
 		slot := func(owner string) analysislock.Slotted {
@@ -76,7 +78,7 @@ func TestKeyStore(t *testing.T) {
 			{Value: "a", Limit: 2, Slots: one}, {Value: "a", Limit: 2, Slots: two, Waiting: true},
 			{Value: "a", Waiting: true}, {Limit: analysislock.Paused, Slots: two}, {},
 		} {
-			fatal(t, errorOf(keys.Swap(t.Context(), "k", prev, next)))
+			must.OK(t, errorOf(keys.Swap(t.Context(), "k", prev, next)))
 			wantErr(t, lease.ErrConflict, errorOf(keys.Swap(t.Context(), "k", prev, next)))
 			prev = load()
 			same(t, next, prev.Doc)
@@ -104,8 +106,8 @@ func TestKeyState_Before(t *testing.T) {
 		b.Put(t, "a3", parked("a", early))
 		b.Put(t, "b0", parked("b", early))
 		for id, want := range map[string]int64{"a3": 0, "a0": 1, "a2": 3, "b0": 0} {
-			d := must(a.Summary(t.Context(), id))(t)
-			state := must(a.KeyState(t.Context(), &d, true))(t)
+			d := must.Get(a.Summary(t.Context(), id))(t)
+			state := must.Get(a.KeyState(t.Context(), &d, true))(t)
 			same(t, &want, state.Before)
 		}
 	})
@@ -154,12 +156,12 @@ func TestOldestUnfinished_Parked(t *testing.T) {
 				}
 				before := b.Server.Usage().Reads
 				oldest, _, err := a.OldestUnfinished(t.Context())
-				fatal(t, err)
+				must.OK(t, err)
 				same(t, tc.want, oldest.ID)
 				if reads := b.Server.Usage().Reads - before; reads > maxParkedBefore+10 {
 					t.Errorf("made %d reads", reads)
 				}
-				same(t, int64(tc.parked), must(a.CountParked(t.Context()))(t))
+				same(t, int64(tc.parked), must.Get(a.CountParked(t.Context()))(t))
 			})
 		})
 	}
@@ -179,7 +181,7 @@ func TestParked_Finished(t *testing.T) {
 		b.Put(t, "next", parked("a", time.Now().Add(dead*time.Second)))
 		for call, want := range []string{"", "next", "next"} {
 			before := b.Server.Usage().Reads
-			found := must(a.Keys.Parked(t.Context(), analysislock.KeyID("a"), 1))(t)
+			found := must.Get(a.Keys.Parked(t.Context(), analysislock.KeyID("a"), 1))(t)
 			same(t, want, ids(found))
 			if reads := b.Server.Usage().Reads - before; call == 2 && reads > 1 {
 				t.Errorf("then a search made %d reads, want 1", reads)
@@ -241,6 +243,6 @@ func TestWakeable_ManyKeys(t *testing.T) {
 		for n := range keys {
 			b.Put(t, fmt.Sprint("x", n), parked(fmt.Sprint("tenant", n), time.Now().Add(-time.Hour)))
 		}
-		same(t, keys, len(must(a.Wakeable(t.Context()))(t)))
+		same(t, keys, len(must.Get(a.Wakeable(t.Context()))(t)))
 	})
 }

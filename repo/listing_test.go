@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/grpc"
 
 	"taskguard/internal/testing/emulatortest"
@@ -22,10 +24,10 @@ func TestList_Malformed(t *testing.T) {
 		a := open(t, b)
 		b.Put(t, "bad\x01id", doc{"status": "QUEUED", "updatedAt": timeValue(time.Now())})
 		b.Put(t, "token", doc{"status": "PROCESSING", "lockToken": "one", "updatedAt": "yesterday", "input": "in"})
-		found := must(a.Find(t.Context(), Filter{}, "", 10))(t)
+		found := must.Get(a.Find(t.Context(), Filter{}, "", 10))(t)
 		same(t, "token bad\x01id", ids(found))
 		wantErr(t, lease.ErrInvalidKey, found[1].Malformed)
-		one := must(a.Summary(t.Context(), "token"))(t)
+		one := must.Get(a.Summary(t.Context(), "token"))(t)
 		wantErr(t, lease.ErrMalformed, one.Malformed)
 		same(t, []any{"PROCESSING", nil, false}, []any{one.Status, one.Input, one.ReadAt.IsZero()})
 		for id, want := range map[string]error{"none": lease.ErrNotFound, "a/b": lease.ErrInvalidKey} {
@@ -47,9 +49,9 @@ func TestCount(t *testing.T) {
 			{Before: now.Add(time.Hour)}: 1, {Since: now.Add(-time.Hour)}: 1,
 			{Status: "FAILED", Since: now.Add(-time.Hour)}: 0,
 		} {
-			same(t, want, must(a.Count(t.Context(), f))(t))
+			same(t, want, must.Get(a.Count(t.Context(), f))(t))
 		}
-		same(t, "a0 a1 a2", ids(must(a.Find(t.Context(), Filter{All: true}, "", 3))(t)))
+		same(t, "a0 a1 a2", ids(must.Get(a.Find(t.Context(), Filter{All: true}, "", 3))(t)))
 	})
 }
 
@@ -71,7 +73,7 @@ func TestUnfinished(t *testing.T) {
 			put(status, status, timeValue(ago(9)), nil)
 		}
 		b.Put(t, "undated", doc{"status": "QUEUED"})
-		found := must(a.Unfinished(t.Context(), 10))(t)
+		found := must.Get(a.Unfinished(t.Context(), 10))(t)
 		same(t, "queued stamped malformed millis fresh", ids(found))
 		fresh, expired := found[4], found[1]
 		if !lease.Held(fresh.Lock, fresh.ReadAt) || lease.Held(expired.Lock, expired.ReadAt) {
@@ -82,7 +84,7 @@ func TestUnfinished(t *testing.T) {
 		})
 		// Firestore sorts all values of one type before those of the other: neither hides the other.
 		put("stamp", "QUEUED", ago(5), nil)
-		same(t, "stamp queued", ids(must(a.Unfinished(t.Context(), 2))(t)))
+		same(t, "stamp queued", ids(must.Get(a.Unfinished(t.Context(), 2))(t)))
 	})
 }
 
@@ -141,7 +143,7 @@ func TestOldestUnfinished(t *testing.T) {
 			put("a", []string{"QUEUED", "PROCESSING"}[i%2], at)
 			put(fmt.Sprint("newer", i), "QUEUED", at)
 			d, _, err := a.OldestUnfinished(t.Context())
-			fatal(t, err)
+			must.OK(t, err)
 			same(t, []any{"a", on(9 - i), nil, false}, []any{d.ID, d.CreatedAt, d.Input, d.ReadAt.IsZero()}, at)
 		}
 
@@ -179,7 +181,7 @@ func TestErrUnread(t *testing.T) {
 			same(t, "x", ids(found))
 			return err
 		})
-		other := must(a.Backlog(t.Context(), 0))(t)
+		other := must.Get(a.Backlog(t.Context(), 0))(t)
 		same(t, []any{true, true}, []any{other.OldestCreatedAt.IsZero(), other.Waiting > 0})
 	})
 }
@@ -199,12 +201,12 @@ func TestUnknownStatus(t *testing.T) {
 		b.Put(t, "malformed", doc{"status": "ANALYZING", "lockToken": "3"})
 		b.Put(t, "none", doc{})
 		var got []string
-		for _, d := range must(a.UnknownStatus(t.Context(), 100))(t) {
+		for _, d := range must.Get(a.UnknownStatus(t.Context(), 100))(t) {
 			got = append(got, d.ID+"="+d.Status)
 			same(t, nil, d.Input)
 		}
 		same(t, []string{"number=(the number 7)", "empty=", "waiting=WAITING", "lower=queued"}, got)
-		same(t, 2, len(must(a.UnknownStatus(t.Context(), 2))(t)))
+		same(t, 2, len(must.Get(a.UnknownStatus(t.Context(), 2))(t)))
 	})
 }
 
@@ -222,17 +224,17 @@ func TestUnfound(t *testing.T) {
 		} {
 			b.Put(t, id, fields)
 		}
-		found := must(a.Unfound(t.Context(), 100))(t)
+		found := must.Get(a.Unfound(t.Context(), 100))(t)
 		same(t, "bool null text undated none none, null none, token", ids(found))
 		same(t, []any{true, "w"}, []any{found[0].LastError == nil, found[0].Lock.Owner}) // its lock, and not its error
-		same(t, 5, len(must(a.Unfound(t.Context(), 5))(t)))
+		same(t, 5, len(must.Get(a.Unfound(t.Context(), 5))(t)))
 		for _, id := range []string{"none", "none, null", "ran", "none, token"} {
 			b.Delete(t, id)
 		}
 		queries := b.Calls.Count("RunQuery")
-		same(t, 4, len(must(a.Unfound(t.Context(), 100))(t)))
+		same(t, 4, len(must.Get(a.Unfound(t.Context(), 100))(t)))
 		same(t, queries+1, b.Calls.Count("RunQuery"), "queries")
-		same(t, "dated far", ids(must(a.Unfinished(t.Context(), 100))(t)))
+		same(t, "dated far", ids(must.Get(a.Unfinished(t.Context(), 100))(t)))
 	})
 }
 
@@ -247,7 +249,7 @@ func TestUncertain(t *testing.T) {
 				"effects": doc{"charge": doc{"state": analysislock.ActStarted, "token": 1}},
 			})
 		}
-		same(t, "left", ids(must(a.Uncertain(t.Context(), 1))(t)))
-		same(t, "left", ids(must(a.Abandoned(t.Context(), 1))(t)))
+		same(t, "left", ids(must.Get(a.Uncertain(t.Context(), 1))(t)))
+		same(t, "left", ids(must.Get(a.Abandoned(t.Context(), 1))(t)))
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/grpc/codes"
 
 	"taskguard/internal/testing/emulatortest"
@@ -30,10 +32,10 @@ var operatorsChanges = map[string]func(ctx context.Context, a *worker, seen *ana
 func TestCreate(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
 		a := open(t, b)
-		fatal(t, a.Create(t.Context(), "x", doc{"n": int64(1)}, CreateOptions{}))
+		must.OK(t, a.Create(t.Context(), "x", doc{"n": int64(1)}, CreateOptions{}))
 		wantErr(t, ErrExists, a.Create(t.Context(), "x", "another", CreateOptions{}))
 		wantErr(t, lease.ErrInvalidKey, a.Create(t.Context(), "a/b", nil, CreateOptions{}))
-		d := must(a.Get(t.Context(), "x"))(t)
+		d := must.Get(a.Get(t.Context(), "x"))(t)
 		same(t, []any{"QUEUED", doc{"n": int64(1)}}, []any{d.Status, d.Input})
 		if d.CreatedAt.IsZero() || !d.CreatedAt.Equal(d.UpdatedAt) {
 			t.Errorf("created at %v, updated at %v", d.CreatedAt, d.UpdatedAt)
@@ -47,7 +49,7 @@ func TestCreate_LostReply(t *testing.T) {
 		a, conn := openFaulty(t, b)
 		conn.inject(faults{commit: {lost(codes.Unavailable)}})
 		wantErr(t, ErrExists, a.Create(t.Context(), "x", "input", CreateOptions{}))
-		same(t, "input", must(a.Get(t.Context(), "x"))(t).Input)
+		same(t, "input", must.Get(a.Get(t.Context(), "x"))(t).Input)
 	})
 }
 
@@ -55,16 +57,16 @@ func TestDelete(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
 		a := open(t, b)
 		b.Put(t, "x", doc{"status": "QUEUED"})
-		read := must(a.documents.Load(t.Context(), "x", lease.OnlyLease))(t)
+		read := must.Get(a.documents.Load(t.Context(), "x", lease.OnlyLease))(t)
 		mustAcquire(t, a, "x", "w/1")
 		wantErr(t, lease.ErrConflict, errorOf(a.documents.remove(t.Context(), "x", read)))
 		if _, err := a.Delete(t.Context(), "x"); !errors.As(err, new(*lease.HeldError)) {
 			t.Errorf("during a run: %v, want HeldError", err)
 		}
-		fatal(t, errorOf(a.Cancel(t.Context(), "x", "me", nil)))
-		same(t, "FAILED", must(a.Delete(t.Context(), "x"))(t).Status)
+		must.OK(t, errorOf(a.Cancel(t.Context(), "x", "me", nil)))
+		same(t, "FAILED", must.Get(a.Delete(t.Context(), "x"))(t).Status)
 		wantErr(t, lease.ErrNotFound, errorOf(a.Delete(t.Context(), "x")))
-		fatal(t, a.Create(t.Context(), "x", nil, CreateOptions{}))
+		must.OK(t, a.Create(t.Context(), "x", nil, CreateOptions{}))
 		wantErr(t, lease.ErrLost, a.complete(t, "w/1", "late"))
 	})
 }
@@ -86,7 +88,7 @@ func TestAnOperatorsChanges(t *testing.T) {
 					was["effects"] = tc.effects
 				}
 				b.Put(t, "x", was)
-				same(t, tc.want != nil, must(a.Summary(t.Context(), "x"))(t).OpenActs > 0, was)
+				same(t, tc.want != nil, must.Get(a.Summary(t.Context(), "x"))(t).OpenActs > 0, was)
 				wantErr(t, tc.want, errorOf(a.Requeue(t.Context(), "x", "", nil, true, "")), was)
 				_, err := a.Resolve(t.Context(), "x", "", nil, "charge", analysislock.Answer{}, "")
 				same(t, tc.want != nil, err == nil, was, err)

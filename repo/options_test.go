@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/api/option"
 
 	"taskguard/internal/testing/emulatortest"
@@ -97,17 +99,17 @@ func TestOpen_Refused(t *testing.T) {
 func TestDatabase_Analyses(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	db, err := Connect(t.Context(), b.Project, Options{}, b.Client(t)...)
-	fatal(t, err)
+	must.OK(t, err)
 	own := map[string]*Analyses{}
 	for path, fields := range map[string]Fields{"analyses": {}, "tenants/a/jobs": jobs} {
 		own[path], err = db.Analyses(Options{Collection: path, Fields: fields})
-		fatal(t, err)
+		must.OK(t, err)
 		same(t, fields.filled(), own[path].Fields())
-		fatal(t, own[path].Create(t.Context(), "x", path, CreateOptions{}))
+		must.OK(t, own[path].Create(t.Context(), "x", path, CreateOptions{}))
 	}
 	check(t, own["analyses"].Close()) // not the connection
 	for path, a := range own {
-		d := must(a.Get(t.Context(), "x"))(t)
+		d := must.Get(a.Get(t.Context(), "x"))(t)
 		same(t, []any{"QUEUED", path}, []any{d.Status, d.Input})
 	}
 	check(t, db.Close())
@@ -130,8 +132,8 @@ func TestOptions_Keep(t *testing.T) {
 			last = token
 		}
 		for range 2 {
-			read := must(a.documents.now(t.Context()))(t)
-			fatal(t, a.Create(t.Context(), "x", "in", CreateOptions{Params: "hash"}))
+			read := must.Get(a.documents.now(t.Context()))(t)
+			must.OK(t, a.Create(t.Context(), "x", "in", CreateOptions{Params: "hash"}))
 			fields := b.Fields(t, "x")
 			expires, _ := fields["expireAt"].(time.Time) // from a reading before the commit
 			updated, _ := parseTime(fields["updatedAt"])
@@ -139,10 +141,10 @@ func TestOptions_Keep(t *testing.T) {
 				t.Errorf("created between %v and %v, deleted at %v", read, updated, expires)
 			}
 			larger(a, "x")
-			fatal(t, a.complete(t, "w/1", "out"))
+			must.OK(t, a.complete(t, "w/1", "out"))
 			before := b.Calls.Total()
 			d, params, err := a.Outcome(t.Context(), "x")
-			fatal(t, err)
+			must.OK(t, err)
 			same(t, []any{"READY", "out", nil, "hash"}, []any{d.Status, d.Result, d.Input, params})
 			same(t, before+1, b.Calls.Total(), "calls")
 			operator := open(t, b) // who keeps nothing

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -23,7 +25,7 @@ import (
 func orphaned(t testing.TB, a *worker, limit int) (found string, more bool) {
 	t.Helper()
 	due, more, err := a.Orphaned(t.Context(), limit)
-	fatal(t, err)
+	must.OK(t, err)
 	words := make([]string, len(due))
 	for i := range due {
 		words[i] = due[i].Doc.ID
@@ -153,7 +155,7 @@ func TestMarkDue(t *testing.T) {
 				a, old := openKeys(t, b), timeValue(begin.Add(-time.Hour))
 				b.Put(t, "x", doc{"status": "PROCESSING", "updatedAt": old, "lockOwner": "w", "lockExpiresAt": old})
 				due, _, err := a.Orphaned(t.Context(), 10)
-				fatal(t, err)
+				must.OK(t, err)
 				if tc.others != nil {
 					b.Merge(t, "x", tc.others)
 				} else {
@@ -267,13 +269,13 @@ func TestOrphaned_Clock(t *testing.T) {
 				a := open(t, b)
 				wantOrphaned(t, a, 10, "expired old", false)
 				o := Options{Collection: "analyses"}
-				rooms := must(OpenRooms(t.Context(), b.Project, o, b.Client(t)...))(t)
-				lapsed := must(rooms.Lapsed(t.Context(), 10))(t)
+				rooms := must.Get(OpenRooms(t.Context(), b.Project, o, b.Client(t)...))(t)
+				lapsed := must.Get(rooms.Lapsed(t.Context(), 10))(t)
 				same(t, []any{1, "expired"}, []any{len(lapsed), lapsed[0].Room})
 				running, _, _, _, _ := a.Active(t.Context(), 10)
 				same(t, "held", ids(running))
 				due, _, _ := a.Orphaned(t.Context(), 1)
-				same(t, timeString(theirs()), must(a.MarkDue(t.Context(), due[0], timeString))(t))
+				same(t, timeString(theirs()), must.Get(a.MarkDue(t.Context(), due[0], timeString))(t))
 			})
 		})
 	}

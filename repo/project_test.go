@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
@@ -75,7 +77,7 @@ func TestOnARealProject(t *testing.T) {
 		t.Setenv("FIRESTORE_EMULATOR_HOST", "") // Google's client would open a connection of its own
 		conn, err := grpc.NewClient(host, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithPerRPCCredentials(emulatorOwner{}), grpc.WithStatsHandler(calls))
-		fatal(t, err)
+		must.OK(t, err)
 		opts = []option.ClientOption{option.WithGRPCConn(conn)}
 	}
 	root := "taskguardProof/" + strings.ToLower(rand.Text()[:10])
@@ -126,8 +128,8 @@ type proof struct {
 func newProof(t testing.TB, root, project, database string, calls *callCounter, opts ...option.ClientOption) *proof {
 	t.Helper()
 	db, err := Connect(t.Context(), project, Options{Database: database}, opts...)
-	fatal(t, err)
-	t.Cleanup(func() { fatal(t, db.Close()) })
+	must.OK(t, err)
+	t.Cleanup(func() { must.OK(t, db.Close()) })
 	return &proof{db: db, root: root, calls: calls}
 }
 
@@ -208,7 +210,7 @@ func (p *proof) compete(t *testing.T, a *Analyses, rounds, n int, acquire func(i
 	calls := int64(0)
 	for range rounds {
 		id := rand.Text()
-		fatal(t, a.Create(t.Context(), id, nil, CreateOptions{}))
+		must.OK(t, a.Create(t.Context(), id, nil, CreateOptions{}))
 		before, began := p.calls.n.Load(), time.Now()
 		var all sync.WaitGroup
 		for k := range n {

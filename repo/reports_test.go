@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/genproto/googleapis/type/latlng"
 
 	"taskguard/internal/testing/emulatortest"
@@ -39,15 +41,15 @@ func TestCheckpoint(t *testing.T) {
 		b.Put(t, "x", doc{"status": "QUEUED", "input": "in"})
 		h := a.given(t, "w/1", "")
 		h.Send(report("one", doc{"n": int64(1)})...)
-		fatal(t, h.Flush(t.Context()))
+		must.OK(t, h.Flush(t.Context()))
 		h.Send(report("two", doc{"n": int64(1<<62 + 1), "s": "<"})...)
-		fatal(t, a.retry(t))
-		d := must(a.Get(t.Context(), "x"))(t)
+		must.OK(t, a.retry(t))
+		d := must.Get(a.Get(t.Context(), "x"))(t)
 		same(t, []any{"two", doc{"n": int64(1<<62 + 1), "s": "<"}}, []any{d.Progress.Message, d.Checkpoint.Value})
 
 		a.given(t, "w/2", `{"n":4611686018427387905,"s":"<"}`)
 		wantErr(t, lease.ErrRefused, a.complete(t, "w/2", uint8(1)))
-		fatal(t, a.complete(t, "w/2", "done"))
+		must.OK(t, a.complete(t, "w/2", "done"))
 		fields := b.Fields(t, "x")
 		same(t, []any{nil, nil}, []any{fields["checkpoint"], fields["progress"]})
 	})
@@ -74,7 +76,7 @@ func TestCheckpoint_Refused(t *testing.T) {
 					changes := report("written", checkpoint)
 					changes[1].Done = func(err error) { outcome = err }
 					a.holds["w/1"].Send(changes...)
-					fatal(t, a.holds["w/1"].Flush(t.Context()))
+					must.OK(t, a.holds["w/1"].Flush(t.Context()))
 					got := b.Fields(t, "x")
 					progress, _ := got["progress"].(doc)
 					same(t, []any{"earlier", "written"}, []any{got["checkpoint"], progress["message"]})
@@ -103,9 +105,9 @@ func TestReports_Foreign(t *testing.T) {
 				a := open(t, b)
 				b.Put(t, "x", with(doc{"status": "QUEUED", "input": "in"}, fields))
 				a.given(t, "w/1", "").Send(report("m", "c")...)
-				fatal(t, a.retry(t))
-				d := must(a.Get(t.Context(), "x"))(t)
-				fatal(t, errorOf(json.Marshal(d)))
+				must.OK(t, a.retry(t))
+				d := must.Get(a.Get(t.Context(), "x"))(t)
+				must.OK(t, errorOf(json.Marshal(d)))
 				last := d.History[len(d.History)-1]
 				same(t, []any{"w/1", "m", "c", false}, []any{
 					last.Owner, d.Progress.Message, d.Checkpoint.Value, d.StartedAt.IsZero(),

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore"
 	"google.golang.org/grpc"
 
@@ -26,14 +28,14 @@ type onRooms struct {
 // openRooms opens Rooms on b with a connection of its own.
 func openRooms(t testing.TB, b *backend, opts ...grpc.DialOption) onRooms {
 	t.Helper()
-	r := must(OpenRooms(t.Context(), b.Project, Options{}, b.Client(t, opts...)...))(t)
-	others := must(firestore.NewClient(t.Context(), b.Project, b.Client(t)...))(t)
+	r := must.Get(OpenRooms(t.Context(), b.Project, Options{}, b.Client(t, opts...)...))(t)
+	others := must.Get(firestore.NewClient(t.Context(), b.Project, b.Client(t)...))(t)
 	return onRooms{Rooms: r, others: others.Collection("documentLocks")}
 }
 
 func (r onRooms) put(t testing.TB, room string, fields doc) {
 	t.Helper()
-	fatal(t, errorOf(r.others.Doc(room).Set(t.Context(), fields)))
+	must.OK(t, errorOf(r.others.Doc(room).Set(t.Context(), fields)))
 }
 
 // fields returns the document of the room a.
@@ -75,19 +77,19 @@ func anOwned(at time.Time) document.Lock {
 
 func mustLoad(t *testing.T, r onRooms) lease.Cell[document.Lock] {
 	t.Helper()
-	c := must(r.Load(t.Context(), "a", lease.OnlyLease))(t)
+	c := must.Get(r.Load(t.Context(), "a", lease.OnlyLease))(t)
 	return c
 }
 
 func mustSwap(t *testing.T, r onRooms, prev lease.Cell[document.Lock], next document.Lock) lease.Cell[document.Lock] {
 	t.Helper()
-	c := must(r.Swap(t.Context(), "a", prev, next))(t)
+	c := must.Get(r.Swap(t.Context(), "a", prev, next))(t)
 	return c
 }
 
 func locksFor(t testing.TB, s lease.Store[document.Lock], ttl time.Duration) *document.Locks {
 	t.Helper()
-	l := must(document.New(s, ttl))(t)
+	l := must.Get(document.New(s, ttl))(t)
 	return l
 }
 
@@ -136,8 +138,8 @@ func TestRooms(t *testing.T) {
 		"an operator's unlock is kept until feeds have seen it": func(t *testing.T, r onRooms) {
 			l := locksFor(t, r, 0)
 			token := locked(t, l, "a", "s/1").Lock.Token
-			same(t, true, must(l.Unlock(t.Context(), "a"))(t))
-			same(t, 0, must(l.Sweep(t.Context(), r))(t))
+			same(t, true, must.Get(l.Unlock(t.Context(), "a"))(t))
+			same(t, 0, must.Get(l.Sweep(t.Context(), r))(t))
 			got := r.fields(t)
 			same(t, doc{"unlocked": true, "lockToken": token, "lockExpiresAt": got["lockExpiresAt"]}, got)
 			if _, ok := got["lockExpiresAt"].(string); !ok {
@@ -150,7 +152,7 @@ func TestRooms(t *testing.T) {
 			}
 			before := locked(t, locksFor(t, r, 0), "alive", "s/1")
 			for limit, want := range map[int]string{2: "oldest older", 100: "oldest older old"} {
-				found := must(r.Lapsed(t.Context(), limit))(t)
+				found := must.Get(r.Lapsed(t.Context(), limit))(t)
 				rooms := make([]string, len(found))
 				for i, f := range found {
 					rooms[i] = f.Room
@@ -167,11 +169,11 @@ func TestRooms(t *testing.T) {
 			if _, err := locks.Acquire(t.Context(), "a", "s/2"); !errors.As(err, new(*document.HeldError)) {
 				t.Errorf("acquire: %v; want it held", err)
 			}
-			fatal(t, errorOf(locks.Renew(t.Context(), "a", "s/1")))
+			must.OK(t, errorOf(locks.Renew(t.Context(), "a", "s/1")))
 			if token, _ := r.fields(t)["lockToken"].(int64); token == 0 {
 				t.Errorf("after a heartbeat the token is %v", r.fields(t)["lockToken"])
 			}
-			fatal(t, errorOf(locks.Unlock(t.Context(), "a")))
+			must.OK(t, errorOf(locks.Unlock(t.Context(), "a")))
 			locked(t, locks, "a", "s/2")
 		},
 		"a warning names the room by its hash": func(t *testing.T, r onRooms) {
@@ -180,7 +182,7 @@ func TestRooms(t *testing.T) {
 			codec.log = log
 			r.documents.codec = codec
 			r.put(t, "secret", doc{"lockToken": "seven"})
-			fatal(t, errorOf(r.Load(t.Context(), "secret", lease.OnlyLease)))
+			must.OK(t, errorOf(r.Load(t.Context(), "secret", lease.OnlyLease)))
 			got := text.String()
 			if !strings.Contains(got, "room_hash="+document.Hash("secret")) || strings.Contains(got, "secret") {
 				t.Errorf("%s", got)

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc"
 
@@ -52,10 +54,10 @@ func TestStored(t *testing.T) {
 			Policy: lease.Policy{MaxAttempts: 10}, Keep: 48 * time.Hour, KeepAll: true,
 			Concurrency: &Concurrency{Fields: []string{"tenant"}, Limit: func(string) int { return slots }},
 		}, client.Client(t, dial())...)
-		fatal(t, err)
+		must.OK(t, err)
 		storeAnalyses(t, a, client, &slots)
 
-		rooms := must(OpenRooms(t.Context(), client.Project, Options{}, client.Client(t, dial())...))(t)
+		rooms := must.Get(OpenRooms(t.Context(), client.Project, Options{}, client.Client(t, dial())...))(t)
 		storeRooms(t, rooms)
 
 		for collection, kind := range map[string]string{
@@ -82,10 +84,10 @@ func storeAnalyses(t *testing.T, a *Analyses, others *emulatortest.Backend, slot
 	ctx := t.Context()
 	take := func(id, owner string, o analysislock.AcquireOptions) analysislock.Acquisition {
 		t.Helper()
-		got := must(a.AcquireAnalysisLock(ctx, id, owner, 0, o))(t)
+		got := must.Get(a.AcquireAnalysisLock(ctx, id, owner, 0, o))(t)
 		return got
 	}
-	fatal(t, a.Create(ctx, "created", "input", CreateOptions{Params: "params", Task: "task"}))
+	must.OK(t, a.Create(ctx, "created", "input", CreateOptions{Params: "params", Task: "task"}))
 	for _, id := range []string{"a", "b", "killer"} {
 		others.Put(t, id, map[string]any{"status": "QUEUED", "tenant": id, "createdAt": timeValue(time.Now())})
 	}
@@ -99,7 +101,7 @@ func storeAnalyses(t *testing.T, a *Analyses, others *emulatortest.Backend, slot
 	for _, name := range []string{"told", "lost", "open"} {
 		begin := &analysislock.Beginning{Name: name, Token: token, Now: hold.Now()}
 		hold.Send(begin.Change(nil))
-		fatal(t, hold.Renew(ctx))
+		must.OK(t, hold.Renew(ctx))
 	}
 	half, now := 0.5, hold.Now()
 	told := &analysislock.Act{State: analysislock.ActDone, Result: []byte("1")}
@@ -108,19 +110,19 @@ func storeAnalyses(t *testing.T, a *Analyses, others *emulatortest.Backend, slot
 		analysislock.ActEnded("told", token, now, told, nil), analysislock.ActEnded("lost", token, now, lost, nil),
 		analysislock.Progressed(analysislock.Progress{Fraction: &half, Message: "half", At: now}),
 		analysislock.Checkpointed(&analysislock.Checkpoint{Value: "page 2"}))
-	fatal(t, hold.End(ctx, analysislock.Retrying(now, "code", "message", now.Add(time.Minute), "task", true)))
-	fatal(t, errorOf(a.Leave(ctx, got.Slot, hold.Now())))
+	must.OK(t, hold.End(ctx, analysislock.Retrying(now, "code", "message", now.Add(time.Minute), "task", true)))
+	must.OK(t, errorOf(a.Leave(ctx, got.Slot, hold.Now())))
 
 	// It is started elsewhere, unlocked by an operator, and fails.
 	time.Sleep(time.Hour)
-	fatal(t, errorOf(a.Start(ctx, "a", "starter", func(context.Context) error { return nil })))
+	must.OK(t, errorOf(a.Start(ctx, "a", "starter", func(context.Context) error { return nil })))
 	take("a", "2", analysislock.AcquireOptions{})
-	fatal(t, errorOf(a.Unlock(ctx, "a", "operator@example.com", nil, "task")))
+	must.OK(t, errorOf(a.Unlock(ctx, "a", "operator@example.com", nil, "task")))
 	hold = take("a", "3", analysislock.AcquireOptions{}).Hold
-	fatal(t, hold.End(ctx, analysislock.Failing(hold.Now(), "code", "message")))
+	must.OK(t, hold.End(ctx, analysislock.Failing(hold.Now(), "code", "message")))
 
 	hold = take("b", "4", analysislock.AcquireOptions{}).Hold
-	fatal(t, hold.End(ctx, analysislock.Completing(hold.Now(), "result")))
+	must.OK(t, hold.End(ctx, analysislock.Completing(hold.Now(), "result")))
 
 	// Two crashes make it a suspect, which is delayed.
 	for _, owner := range []string{"5", "6"} {
@@ -128,7 +130,7 @@ func storeAnalyses(t *testing.T, a *Analyses, others *emulatortest.Backend, slot
 		time.Sleep(time.Hour)
 	}
 	skipped := take("killer", "7", analysislock.AcquireOptions{SkipSuspects: true})
-	fatal(t, errorOf(a.Delay(ctx, skipped, time.Minute, func(time.Time) string { return "task" })))
+	must.OK(t, errorOf(a.Delay(ctx, skipped, time.Minute, func(time.Time) string { return "task" })))
 }
 
 // storeRooms locks a room, which a program that needs no lock has unlocked.
@@ -136,6 +138,6 @@ func storeRooms(t *testing.T, rooms *Rooms) {
 	t.Helper()
 	locks := locksFor(t, rooms, 0)
 	profile := document.Profile{Name: "Name", User: "user"}
-	fatal(t, errorOf(locks.AcquireAs(t.Context(), "a", "owner", profile)))
-	fatal(t, errorOf(locks.Unlock(t.Context(), "a")))
+	must.OK(t, errorOf(locks.AcquireAs(t.Context(), "a", "owner", profile)))
+	must.OK(t, errorOf(locks.Unlock(t.Context(), "a")))
 }

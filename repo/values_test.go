@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/genproto/googleapis/type/latlng"
 
@@ -52,7 +54,7 @@ func TestDecodeValue(t *testing.T) {
 	} {
 		got := decoded(map[string]*value{"v": tc.stored})
 		same(t, doc{"v": tc.decoded}, got)
-		same(t, want, string(must(Plain(got["v"]))(t)))
+		same(t, want, string(must.Get(Plain(got["v"]))(t)))
 	}
 	if got, err := Plain(make(chan int)); err == nil || got != nil {
 		t.Errorf("a channel: %s, %v", got, err)

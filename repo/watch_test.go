@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -69,7 +71,7 @@ func TestWatch(t *testing.T) {
 		if first.At.Before(lock.LockedAt) || first.Asked.IsZero() {
 			t.Errorf("the lock of %v is shown at %v, asked at %v", lock.LockedAt, first.At, first.Asked)
 		}
-		same(t, true, must(locks.Release(t.Context(), "a", "s/1"))(t))
+		same(t, true, must.Get(locks.Release(t.Context(), "a", "s/1"))(t))
 		second := next(t, snaps)
 		same(t, "false [a false ]", shown(second))
 		if !second.At.After(first.At) || !second.Changes[0].Cell.At.Equal(second.At) {
@@ -94,7 +96,7 @@ func TestWatch_Malformed(t *testing.T) {
 		r.put(t, "__x", doc{})
 		r.put(t, "bad\x01", doc{"lockExpiresAt": "1999-01-01T00:00:00.000Z"})
 		r.put(t, "good", doc{"lockOwner": "s/1", "lockExpiresAt": "1999-01-02T00:00:00.000Z"})
-		lapsed := must(r.Lapsed(t.Context(), 100))(t)
+		lapsed := must.Get(r.Lapsed(t.Context(), 100))(t)
 		same(t, []any{1, "good"}, []any{len(lapsed), lapsed[0].Room})
 		got := shown(next(t, watched(t, r.Rooms)))
 		if !strings.Contains(got, "good true s/1") || strings.Contains(got, "bad") {
@@ -147,7 +149,7 @@ func TestWatch_DroppedConnection(t *testing.T) {
 			option.WithEndpoint("passthrough:///firestore"), option.WithoutAuthentication(),
 			option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
 			option.WithGRPCDialOption(grpc.WithContextDialer(n.dial)))
-		fatal(t, err)
+		must.OK(t, err)
 		t.Cleanup(func() { _ = r.Close() })
 		others := openRooms(t, b)
 		snapshots := watched(t, r)

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -232,9 +234,7 @@ func TestStop_DuringAcquisition(t *testing.T) {
 		a, err := repo.Open(t.Context(), b.Project, repo.Options{
 			Collection: b.Collection, Fields: repo.Fields(b.Vocabulary), Policy: lease.Policy{TTL: lease.DefaultTTL},
 		}, b.Client(t, grpc.WithChainUnaryInterceptor(late))...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		w.runner.Locks = a
 		w.deliver(t, "x").check(t, 500, map[string]any{"acquired": true, "reason": "shutting_down"})
 		checkFields(t, b, "x", map[string]any{
@@ -297,9 +297,7 @@ func TestOwner_Instance(t *testing.T) {
 		t.Setenv("CLOUD_RUN_EXECUTION", c.execution)
 		t.Setenv("GCE_METADATA_HOST", c.metadata)
 		g, err := Open(t.Context(), Options{Project: "p", Emulator: nobody})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		got := g.MustRegister(Kind{}).runner.Instance
 		if prefix := strings.TrimRight(c.want, "*"); !strings.HasPrefix(got, prefix) || len(got) != len(c.want) {
 			t.Errorf("the instance %q, want %s", got, c.want)

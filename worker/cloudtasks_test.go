@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/api/option"
@@ -43,13 +45,6 @@ type CloudQueue struct {
 	deliveries []cloudtasks.Delivery
 }
 
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
 // StartQueue makes a queue that retries as the shipped one does.
 func StartQueue(t testing.TB) *CloudQueue {
 	t.Helper()
@@ -68,9 +63,9 @@ func startLimited(t testing.TB, how cloudtasks.Throttling, atOnce int32) *CloudQ
 	}
 	q.Server = cloudtasks.NewServer(cloudtasks.Options{Transport: q, Throttling: how, Observe: observe})
 	t.Cleanup(q.Server.Close)
-	q.Conn = must(q.Dial(grpc.WithChainUnaryInterceptor(q.intercept)))
+	q.Conn = must.Get(q.Dial(grpc.WithChainUnaryInterceptor(q.intercept)))(t)
 	t.Cleanup(func() { _ = q.Conn.Close() })
-	client := must(apiv2.NewClient(t.Context(), option.WithGRPCConn(q.Conn)))
+	client := must.Get(apiv2.NewClient(t.Context(), option.WithGRPCConn(q.Conn)))(t)
 	shipped := &cloudtaskspb.Queue{
 		Name: queuePath, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: atOnce},
 		RetryConfig: &cloudtaskspb.RetryConfig{
@@ -79,9 +74,9 @@ func startLimited(t testing.TB, how cloudtasks.Throttling, atOnce int32) *CloudQ
 		},
 	}
 	create := &cloudtaskspb.CreateQueueRequest{Parent: "projects/p/locations/l", Queue: shipped}
-	must(client.CreateQueue(t.Context(), create))
+	must.Get(client.CreateQueue(t.Context(), create))(t)
 	cfg := taskqueue.Config{Name: queuePath, TargetURL: "https://worker.example"}
-	q.Queue = must(taskqueue.Open(t.Context(), cfg, option.WithGRPCConn(q.Conn)))
+	q.Queue = must.Get(taskqueue.Open(t.Context(), cfg, option.WithGRPCConn(q.Conn)))(t)
 	return q
 }
 
@@ -97,7 +92,10 @@ func (q *CloudQueue) Use(o *Options) {
 // Share makes one of several Guards book in q, each on a connection that its Shutdown closes.
 func (q *CloudQueue) Share(o *Options) {
 	q.Use(o)
-	conn := must(q.Dial(grpc.WithChainUnaryInterceptor(q.intercept)))
+	conn, err := q.Dial(grpc.WithChainUnaryInterceptor(q.intercept))
+	if err != nil {
+		panic(err) // an embedded one needs no network
+	}
 	o.QueueOptions = []option.ClientOption{option.WithGRPCConn(conn)}
 }
 
@@ -168,9 +166,7 @@ func (q *CloudQueue) RoundTrip(r *http.Request) (*http.Response, error) {
 // idle waits until no task is left.
 func (q *CloudQueue) idle(t *testing.T) {
 	t.Helper()
-	if err := q.Idle(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, q.Idle(t.Context()))
 }
 
 // purge removes all tasks. As with Cloud Tasks, deliveries that are underway end.

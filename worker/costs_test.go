@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore"
 
 	"taskguard/internal/taskqueue"
@@ -29,9 +31,7 @@ type figures [5]int
 func documented(t *testing.T) map[string]figures {
 	t.Helper()
 	page, err := os.ReadFile("../docs/cost.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	rows := map[string]figures{}
 	row := regexp.MustCompile(`(?m)^\| (.+?) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$`)
 	for _, cells := range row.FindAllStringSubmatch(string(page), -1) {
@@ -106,9 +106,7 @@ func (m *meter) checkSubmissions(t *testing.T) {
 	o.Log = slog.New(slog.NewJSONHandler(m.log, nil))
 	m.q.Share(&o)
 	g, err := Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer func() { _ = g.Shutdown(t.Context()) }()
 	work := g.MustRegister(Kind{})
 	check := func(row, input string, want Submission, refused error) {

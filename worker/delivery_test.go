@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/delivery"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
@@ -204,7 +206,7 @@ type (
 func (m *memory) locks(t testing.TB, input inputReader) *analysislock.Locks {
 	t.Helper()
 	m.Put("x", analysislock.Analysis{ID: "x", Status: analysislock.Queued})
-	return must(analysislock.New(m, lease.Policy{}, 0, input))
+	return must.Get(analysislock.New(m, lease.Policy{}, 0, input))(t)
 }
 
 func TestDelivery_InputUnavailable(t *testing.T) {

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
@@ -38,9 +40,7 @@ type run = func(ctx context.Context, job worker.Job) (any, error)
 func collection(t testing.TB, b *emulatortest.Backend, name string) *firestore.CollectionRef {
 	t.Helper()
 	client, err := firestore.NewClient(t.Context(), b.Project, b.Client(t)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return client.Collection(name)
 }
 

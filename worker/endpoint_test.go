@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
@@ -57,7 +59,7 @@ func (c *charging) analyze(t *testing.T) func(context.Context, worker.Job) (any,
 	t.Helper()
 	server := httptest.NewServer(c)
 	t.Cleanup(server.Close)
-	return must(orchestrator.New(server.URL, orchestrator.Options{})).Analyze
+	return must.Get(orchestrator.New(server.URL, orchestrator.Options{}))(t).Analyze
 }
 
 // An attempt charges, and the endpoint is killed before its worker learns the end. No later attempt charges:

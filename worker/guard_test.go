@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 
 	"taskguard/internal/taskauth"
@@ -27,7 +29,7 @@ func TestGuard_Options(t *testing.T) {
 		RetryMin: time.Minute, RetryMax: 90 * time.Second, MaxRunTime: time.Hour, MaxRuns: 1,
 	}
 	q.Use(&o)
-	g := must(Open(t.Context(), o))
+	g := must.Get(Open(t.Context(), o))(t)
 	defer g.Shutdown(t.Context()) //nolint:errcheck // nothing runs
 	work := g.MustRegister(Kind{Run: succeed})
 

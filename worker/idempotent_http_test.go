@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
 
@@ -31,9 +33,7 @@ func served(t *testing.T, h http.Handler) *url.URL {
 	s.Start()
 	t.Cleanup(s.Close)
 	at, err := url.Parse(s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return at
 }
 
@@ -41,9 +41,7 @@ func served(t *testing.T, h http.Handler) *url.URL {
 func ask(t *testing.T, at *url.URL, key string) string {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at.String(), strings.NewReader("x"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	r.Header.Set("Account", "a")
 	r.Header.Set("Idempotency-Key", key)
 	r.Header.Set("Accept-Encoding", "identity")

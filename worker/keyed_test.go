@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
 
@@ -147,13 +149,9 @@ func (s *keyed) recover(t *testing.T, booked int) {
 func (s *keyed) state(t *testing.T, id string, count bool) repo.KeyState {
 	t.Helper()
 	d, err := s.work.Operator().Summary(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	state, err := s.work.Operator().KeyState(t.Context(), &d, count)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return state
 }
 
@@ -164,9 +162,7 @@ func keyID(key string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(ke
 // their keys.
 func (s *keyed) idle(t *testing.T, count int) {
 	t.Helper()
-	if err := s.Tasks.Idle(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Tasks.Idle(t.Context()))
 	ran := slices.Compact(slices.Sorted(slices.Values(s.order())))
 	if len(ran) != count {
 		t.Errorf("%d have run, want %d", len(ran), count)

@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"google.golang.org/grpc"
 
@@ -174,9 +176,7 @@ func callsOf(t *testing.T, o worker.Options, tenant string, lasts time.Duration)
 		c := &calls{count: map[string]int{}}
 		s := serveKeyed(t, worker.Kind{Run: runs(lasts)}, o, grpc.WithStatsHandler(c))
 		s.submit(t, tenant, 1)
-		if err := s.Tasks.Idle(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Tasks.Idle(t.Context()))
 		made = c.count
 	})
 	return made

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/google/go-cmp/cmp"
 
 	"taskguard/internal/testing/emulatortest"
@@ -160,7 +162,7 @@ func TestFields_Final(t *testing.T) {
 		})
 		k.Fields.Final = strings.Fields("VOID ARCHIVED u v w x") // as many as there can be
 		work := g.MustRegister(k)
-		h := must(g.Routes(work))
+		h := must.Get(g.Routes(work))(t)
 		archived := map[string]any{ // by a run that has crashed
 			"state": "ARCHIVED", "attempts": int64(1), "lockOwner": "them", "lockToken": int64(3),
 			"lockExpiresAt": past, "nextAttemptAt": past, "createdAt": past, "updatedAt": past,

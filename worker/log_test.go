@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"go.opentelemetry.io/otel/attribute"
 	otelcodes "go.opentelemetry.io/otel/codes"
 	"google.golang.org/grpc/codes"
@@ -34,9 +36,7 @@ func (w *process) entry(t *testing.T, messages ...string) (found map[string]any)
 	t.Helper()
 	for line := range bytes.Lines(w.log.Bytes()) {
 		var entry map[string]any
-		if err := json.Unmarshal(line, &entry); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, json.Unmarshal(line, &entry))
 		if message, _ := entry["msg"].(string); slices.Contains(messages, message) {
 			if found != nil {
 				t.Errorf("%q is logged twice", message)

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -128,18 +130,14 @@ func killAt(t *testing.T, spec, point, answer string) {
 	payload := map[string]any{"ledger": ledger, "cents": 4200}
 	b := killedAt(t, point, spec, map[string]any{"state": "PENDING", "payload": payload})
 	analyzer, err := orchestrator.New(spec, orchestrator.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	work := open(t, b, nil).MustRegister(jobs(analyzer.Analyze))
 	h, operator := work.Handler(), work.Operator()
 	answered := ""
 	for range 2 {
 		post(t, h, "/tasks/job", `{"job_id":"1"}`)
 		d, err := operator.Get(t.Context(), "1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if d.Error == nil || d.Error.Code != analysislock.ActUncertain {
 			continue
 		}
@@ -238,16 +236,10 @@ func repeated(t *testing.T, h http.Handler) string {
 func startProcess(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, cmd.Start())
 	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
 	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return strings.TrimSpace(line)
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/api/option"
 
 	"taskguard/internal/testing/emulatortest"
@@ -117,7 +119,7 @@ func TestFromEnv_Changed(t *testing.T) {
 			func(o *worker.Options) { o.Queue = worker.Queue{} },
 			func(o *worker.Options) { o.Queue = worker.Queue{Name: someQueue.Name, TargetURL: "https://b.example"} },
 		} {
-			o := must(worker.FromEnv(lookup(env...)))
+			o := must.Get(worker.FromEnv(lookup(env...)))(t)
 			change(&o)
 			if _, err := worker.Filled(o); err != nil {
 				t.Errorf("%s, change %d: %v", name, i, err)
@@ -125,7 +127,7 @@ func TestFromEnv_Changed(t *testing.T) {
 		}
 	}
 
-	o := must(worker.FromEnv(lookup(queue...)))
+	o := must.Get(worker.FromEnv(lookup(queue...)))(t)
 	o.Queue.TargetURL, o.Lock.TTL = "https://b.example/", time.Minute
 	if got := o.Filled(); got.Queue.Audience != "https://b.example" || got.Lock.Heartbeat != 20*time.Second {
 		t.Errorf("of another target and TTL: %+v", got)
@@ -133,7 +135,7 @@ func TestFromEnv_Changed(t *testing.T) {
 }
 
 func TestFromEnv_Tokens(t *testing.T) {
-	o := must(worker.FromEnv(lookup("TASK_AUTH=oidc", "TASK_AUDIENCE=a", "TASK_SERVICE_ACCOUNTS=a@b.c, d@e.f")))
+	o := must.Get(worker.FromEnv(lookup("TASK_AUTH=oidc", "TASK_AUDIENCE=a", "TASK_SERVICE_ACCOUNTS=a@b.c, d@e.f")))(t)
 	if want := worker.OIDC("a", "a@b.c", "d@e.f"); !reflect.DeepEqual(o.Auth, want) {
 		t.Errorf("%+v, want %+v", o.Auth, want)
 	}

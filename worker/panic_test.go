@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"go.opentelemetry.io/otel/attribute"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
@@ -36,9 +38,7 @@ func measured(t testing.TB) gauges {
 	var err error
 	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(g.reader))
 	g.Telemetry, err = telemetry.New(meters, sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(g.spans)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return g
 }
 
@@ -57,9 +57,7 @@ func (g gauges) checkCounts(t *testing.T, metric, want string) {
 func Counts(t *testing.T, reader *sdkmetric.ManualReader, metric string) string {
 	t.Helper()
 	var all metricdata.ResourceMetrics
-	if err := reader.Collect(context.Background(), &all); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, reader.Collect(context.Background(), &all))
 	counts := map[string]float64{}
 	add := func(attributes attribute.Set, n float64) {
 		by := ""

@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
@@ -70,9 +72,7 @@ func startWith(
 		Collection: b.Collection, Fields: repo.Fields(b.Vocabulary),
 		Policy: lease.Policy{TTL: ttl(b), MaxAttempts: attempts}, MaxRunTime: delivery.DefaultMaxRunTime,
 	}, wall.Client(t, b, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	w.runner = &delivery.Runner{
 		Locks: a, Orphans: a, Oldest: a.OldestUnfinished, Instance: "test/1",
 		RunTimeout: 25 * time.Minute, CheckpointInterval: delivery.DefaultCheckpointInterval,
@@ -133,9 +133,7 @@ func (w *process) post(t testing.TB, body string) reply {
 func (w *process) deliver(t testing.TB, id string) reply {
 	t.Helper()
 	body, err := json.Marshal(map[string]string{"analysis_id": id})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return w.post(t, string(body))
 }
 

@@ -19,6 +19,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc"
 
@@ -163,9 +165,7 @@ func (s *simulation) start(t *testing.T) *mortal {
 		Policy:     lease.Policy{TTL: lease.DefaultTTL, MaxAttempts: 10},
 		MaxRunTime: delivery.DefaultMaxRunTime, Concurrency: s.keys,
 	}, wall.Client(t, s.b, s.dial...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	w := startWith(t, s.b, 10, s.analyze)
 	w.unavailable = &wall.Up
 	runner := w.runner
@@ -336,9 +336,7 @@ func (sc scenario) simulate(t *testing.T) {
 	submission.Go(func() { s.submit(t, sc.n, func(int) any { return "input" }) })
 	s.operate(t, instances)
 	submission.Wait()
-	if err := s.queue.Idle(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.queue.Idle(t.Context()))
 	s.report(t, began)
 	s.check(t)
 }

@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore"
 	"github.com/google/go-cmp/cmp"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -118,7 +120,7 @@ func TestGuard_Recovery(t *testing.T) {
 		})
 		k.RunTimeout = 2 * time.Minute
 		jobs, third := g.MustRegister(k), g.MustRegister(worker.Kind{Name: "third", Collection: "thirds", Run: succeed})
-		h := must(g.Routes(jobs, third))
+		h := must.Get(g.Routes(jobs, third))(t)
 		q.Serve(h)
 		jobs.PubSub() // a second handler, of a kind that is recovered once
 		const past = "1999-12-31T00:00:00.000Z"
@@ -146,14 +148,12 @@ func TestGuard_Recovery(t *testing.T) {
 // submitOrder creates an order and its work in one transaction.
 func submitOrder(t *testing.T, b *emulatortest.Backend, work *worker.Work, doc *firestore.DocumentRef) {
 	t.Helper()
-	client := must(firestore.NewClient(t.Context(), b.Project, b.Client(t)...))
-	fields := must(work.NewDocument(map[string]any{"order": doc.ID}))
+	client := must.Get(firestore.NewClient(t.Context(), b.Project, b.Client(t)...))(t)
+	fields := must.Get(work.NewDocument(map[string]any{"order": doc.ID}))(t)
 	err := client.RunTransaction(t.Context(), func(_ context.Context, tx *firestore.Transaction) error {
 		return errors.Join(tx.Create(client.Doc("orders/"+doc.ID), map[string]any{"n": 1}), tx.Create(doc, fields))
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 }
 
 // Work is submitted in the caller's transaction, and booked after it.
@@ -234,10 +234,10 @@ func TestWork_Trace(t *testing.T) {
 			}
 			return "done", nil
 		}})
-		h := must(g.Routes(work))
+		h := must.Get(g.Routes(work))(t)
 		q.Serve(h)
 
-		id := must(trace.TraceIDFromHex(submission))
+		id := must.Get(trace.TraceIDFromHex(submission))(t)
 		parent := trace.SpanContextConfig{TraceID: id, SpanID: trace.SpanID{1}, TraceFlags: trace.FlagsSampled}
 		ctx := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(parent))
 		if _, err := work.Submit(ctx, "submitted", 1); err != nil {

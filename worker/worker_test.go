@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/grpc/connectivity"
 
 	"taskguard/emulator/firestore"
@@ -32,13 +34,6 @@ func TestMain(m *testing.M) {
 	os.Exit(emulatortest.Main(m))
 }
 
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
 // opened opens a Guard on b, which the test shuts down.
 func opened(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) *worker.Guard {
 	t.Helper()
@@ -49,7 +44,7 @@ func opened(t *testing.T, b *emulatortest.Backend, adapt func(*worker.Options)) 
 	if adapt != nil {
 		adapt(&o)
 	}
-	return must(worker.Open(t.Context(), o))
+	return must.Get(worker.Open(t.Context(), o))(t)
 }
 
 // open opens a Guard on b until the end of the test.
@@ -118,7 +113,7 @@ func routes(t testing.TB, g *worker.Guard, kinds ...worker.Kind) http.Handler {
 	for i := range kinds {
 		works = append(works, g.MustRegister(kinds[i]))
 	}
-	return must(g.Routes(works...))
+	return must.Get(g.Routes(works...))(t)
 }
 
 // checkPanic calls f, which must panic with want in its value.
@@ -164,10 +159,10 @@ func TestGuard_Health(t *testing.T) {
 			b, w := emulatortest.Embedded(t), &worker.Wall{}
 			w.Up.Store(true)
 			ctx, end := context.WithCancel(t.Context())
-			g := must(worker.Open(ctx, worker.Options{
+			g := must.Get(worker.Open(ctx, worker.Options{
 				Project: b.Project, Auth: refuse{}, FirestoreOptions: w.Client(t, b),
 				Log: slog.New(slog.DiscardHandler),
-			}))
+			}))(t)
 			end() // as by a signal: only Shutdown ends the Guard
 			h := handler(g)
 			check := func(path string, want int) {

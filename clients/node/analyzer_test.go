@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/testing/examplestest"
 )
 
@@ -28,9 +30,9 @@ func TestNodeAnalyzers_Killed(t *testing.T) {
 	t.Run("service", func(t *testing.T) {
 		t.Parallel()
 		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		check(t, err)
+		must.OK(t, err)
 		address := l.Addr().String()
-		check(t, l.Close())
+		must.OK(t, l.Close())
 		_, port, _ := strings.Cut(address, ":")
 		local(t, "http://localhost:"+port, "PORT="+port)
 	})
@@ -47,8 +49,8 @@ func installed(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	modules := examplestest.Modules(t, examplestest.Find(t, "NODE", "npm")[0], "../../docs/examples/node")
-	check(t, os.CopyFS(dir, os.DirFS(".")))
-	check(t, os.Symlink(modules, filepath.Join(dir, "node_modules")))
+	must.OK(t, os.CopyFS(dir, os.DirFS(".")))
+	must.OK(t, os.Symlink(modules, filepath.Join(dir, "node_modules")))
 	return dir
 }
 

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/internal/testing/examplestest"
 )
@@ -21,18 +23,12 @@ func directory(t *testing.T, npm string, files ...string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	modules := examplestest.Modules(t, npm, "../../docs/examples/node")
-	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink(modules, filepath.Join(dir, "node_modules")))
 	examplestest.Copy(t, dir, "index.d.mts", "lock.mjs", "lock.d.mts")
 	for _, file := range files {
 		text, err := os.ReadFile(filepath.Join("testdata", file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, file), text, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
+		must.OK(t, os.WriteFile(filepath.Join(dir, file), text, 0o700))
 	}
 	return dir
 }
@@ -84,9 +80,7 @@ func startCaller(t *testing.T, b *emulatortest.Backend, ahead time.Duration, var
 
 	in, noIn := cmd.StdinPipe()
 	out, noOut := cmd.StdoutPipe()
-	if err := errors.Join(noIn, noOut, cmd.Start()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(noIn, noOut, cmd.Start()))
 	t.Cleanup(func() { _ = cmd.Wait() }) // the context of the test has ended it
 	return &caller{t: t, in: in, out: json.NewDecoder(bufio.NewReader(out))}
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/internal/testing/examplestest"
 	"taskguard/lease"
@@ -39,7 +41,7 @@ func TestNodeLock_AsGo(t *testing.T) {
 func compareAll(t *testing.T, b *emulatortest.Backend, fault string, ahead time.Duration) {
 	t.Helper()
 	inGo, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t)...)
-	check(t, err)
+	must.OK(t, err)
 	t.Cleanup(func() { _ = inGo.Close() })
 	p := &pair{t: t, b: b, inNode: startCaller(t, b, ahead, "FAULT="+fault), inGo: inGo}
 
@@ -101,7 +103,7 @@ func (p *pair) release(name string) {
 	p.compare(name+": refresh", got.Error, codeOf(err))
 
 	got = p.inNode.release("node", "w/2/y")
-	check(p.t, p.inGo.ReleaseAnalysisLock(p.t.Context(), "go", "w/2/y"))
+	must.OK(p.t, p.inGo.ReleaseAnalysisLock(p.t.Context(), "go", "w/2/y"))
 	p.compare(name+": release", len(got.Warnings), 0)
 }
 

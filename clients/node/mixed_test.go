@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/internal/testing/examplestest"
 )
@@ -60,7 +62,7 @@ func TestNodeLock_MixedWorkers(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	host, dir := b.Listen(t), directory(t, paths[1], "worker.mjs", "clock.mjs", "analyzer.sh")
 	m := &mixed{t: t, b: b, journal: filepath.Join(dir, "journal")}
-	check(t, os.WriteFile(m.journal, nil, 0o600))
+	must.OK(t, os.WriteFile(m.journal, nil, 0o600))
 
 	program := examplestest.Build(t, "taskguard/cmd/worker")
 	inGo := func(ctx context.Context) *exec.Cmd {
@@ -94,7 +96,7 @@ func (m *mixed) serve(s *slot, dir string) {
 	var errs bytes.Buffer
 	cmd.Stderr, cmd.WaitDelay = &errs, time.Second
 	out, err := cmd.StdoutPipe()
-	check(m.t, errors.Join(err, cmd.Start()))
+	must.OK(m.t, errors.Join(err, cmd.Start()))
 	s.mu.Lock()
 	s.cmd, s.address = cmd, ""
 	s.mu.Unlock()
@@ -179,9 +181,9 @@ func (m *mixed) kill(pid int) {
 		m.t.Fatalf("no worker is the process %d", pid)
 	}
 	journal, err := os.OpenFile(m.journal, os.O_APPEND|os.O_WRONLY, 0)
-	check(m.t, err)
+	must.OK(m.t, err)
 	_, err = fmt.Fprintf(journal, "kill - 0 %d\n", pid)
-	check(m.t, errors.Join(err, journal.Close(), m.slots[at].cmd.Process.Kill()))
+	must.OK(m.t, errors.Join(err, journal.Close(), m.slots[at].cmd.Process.Kill()))
 	m.serve(m.slots[at], m.slots[at].cmd.Dir)
 }
 
@@ -237,7 +239,7 @@ type event struct {
 
 func (m *mixed) events() (all []event) {
 	text, err := os.ReadFile(m.journal)
-	check(m.t, err)
+	must.OK(m.t, err)
 	for line := range strings.Lines(string(text)) {
 		var e event
 		if _, err := fmt.Sscan(line, &e.name, &e.id, &e.token, &e.pid); err == nil { // else it is not yet whole
@@ -319,13 +321,5 @@ func (m *mixed) judgeHistory(id string, history any, takeovers map[string]int) {
 		if ready, end := attempt["outcome"] == "ready", i == len(entries)-1; ready != end {
 			m.t.Errorf("%s: the attempt %d of %d is %v", id, i+1, len(entries), attempt["outcome"])
 		}
-	}
-}
-
-// check fails the test on an error.
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/firestore"
 	"github.com/google/go-cmp/cmp"
@@ -112,9 +114,7 @@ func request(tasks func(name string) *cloudtaskspb.Task, fields map[string]any, 
 func document(t *testing.T, c *firestore.Client, id string) map[string]any {
 	t.Helper()
 	found, err := c.Doc("analyses/" + id).Get(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return found.Data()
 }
 

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore"
 
 	"taskguard/internal/testing/examplestest"
@@ -44,9 +46,7 @@ func client(t *testing.T, env []string) *firestore.Client {
 		}
 	}
 	c, err := firestore.NewClient(t.Context(), os.Getenv("GOOGLE_CLOUD_PROJECT"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -56,9 +56,7 @@ func finished(t *testing.T, c *firestore.Client, id string) map[string]any {
 	t.Helper()
 	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		document, err := c.Doc("analyses/" + id).Get(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		fields := document.Data()
 		if status := fields["status"]; status == "READY" || status == "FAILED" {
 			return fields
@@ -74,9 +72,7 @@ func finished(t *testing.T, c *firestore.Client, id string) map[string]any {
 func TestProgram_Killed(t *testing.T) {
 	path := examplestest.Find(t, "PYTHON", "python3")[0]
 	package_, err := filepath.Abs(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	env := examplestest.Start(t, "local", "ANALYZER=exec:"+path+" tests/kill.py", "ANALYZER_OUTPUT=json",
 		"ANALYZER_ENV=PYTHONPATH,PYTHONDONTWRITEBYTECODE", "PYTHONPATH="+package_, "PYTHONDONTWRITEBYTECODE=1",
 		"LOCK_TTL=3s", "CHECKPOINT_INTERVAL=1s")
@@ -121,12 +117,8 @@ func outcomes(fields map[string]any) (all []string) {
 func TestEndpoint_SideEffect(t *testing.T) {
 	service := python(t, "examples/service.py", "0")
 	out, err := service.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := service.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, service.Start())
 	defer func() { _, _ = service.Process.Kill(), service.Wait() }()
 	port, _ := bufio.NewReader(out).ReadString('\n')
 	address := "http://localhost:" + strings.TrimSpace(port) + "/analyze"

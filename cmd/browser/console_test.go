@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/page"
@@ -244,14 +246,14 @@ func newSite(t *testing.T, flags ...string) *site {
 	env := map[string]string{"GOOGLE_CLOUD_PROJECT": b.Project, "FIRESTORE_EMULATOR_HOST": b.Listen(t)}
 	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
 	ctx, stop := context.WithCancel(context.Background())
-	console := must(operate.NewConsole(ctx, &cli.Call{Lookup: lookup}, operate.ConsoleOptions{
+	console := must.Get(operate.NewConsole(ctx, &cli.Call{Lookup: lookup}, operate.ConsoleOptions{
 		Write: slices.Contains(flags, "--write"), Every: time.Second,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}))(t)
-	l := must((&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"))(t)
+	l := must.Get((&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"))(t)
 	ended := make(chan error, 1)
 	go func() { ended <- console.Serve(ctx, l) }()
-	t.Cleanup(func() { stop(); check(t, <-ended) })
+	t.Cleanup(func() { stop(); must.OK(t, <-ended) })
 	return &site{Backend: b, t: t, url: "http://" + l.Addr().String(), profile: NewProfile(t)}
 }
 

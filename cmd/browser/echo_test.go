@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/cmd/internal/doclockservice"
 	"taskguard/emulator/oidc"
 	"taskguard/internal/testing/emulatortest"
@@ -27,7 +29,7 @@ import (
 // behindNginx returns the origin of an nginx in front of an application and the document lock, with
 // the example's configuration.
 func behindNginx(t *testing.T, nginx string, app, locks *url.URL) (origin string) {
-	example := must(os.ReadFile("../../docs/examples/proxy/nginx.conf"))(t)
+	example := must.Get(os.ReadFile("../../docs/examples/proxy/nginx.conf"))(t)
 	l := httptest.NewServer(nil) // chooses a port
 	l.Close()
 	address := l.Listener.Addr().String()
@@ -39,11 +41,11 @@ func behindNginx(t *testing.T, nginx string, app, locks *url.URL) (origin string
 	ours := strings.NewReplacer("listen 8080", "listen "+address, "127.0.0.1:8000", app.Host,
 		"127.0.0.1:8090", locks.Host, "app/KEY", "app/app-key")
 	config += ours.Replace(string(example)) + "}\n"
-	check(t, os.WriteFile(filepath.Join(dir, "nginx.conf"), []byte(config), 0o600))
+	must.OK(t, os.WriteFile(filepath.Join(dir, "nginx.conf"), []byte(config), 0o600))
 	cmd := exec.CommandContext(t.Context(), nginx, "-p", dir, "-c", "nginx.conf")
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	check(t, cmd.Start())
+	must.OK(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Wait() })
 	if !until(func() bool {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
@@ -77,8 +79,8 @@ func TestEcho_Chromium(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	s := startEcho(t, "GOOGLE_CLOUD_PROJECT="+b.Project, "FIRESTORE_EMULATOR_HOST="+b.Listen(t), "DOCUMENT_LOCK_TTL=1h",
 		"SESSION_SECRET=0123456789abcdef0123456789abcdef", "ALLOWED_ORIGINS="+allowed)
-	locks := must(url.Parse(s.URL))(t)
-	app := must(url.Parse(serve(files)))(t)
+	locks := must.Get(url.Parse(s.URL))(t)
+	app := must.Get(url.Parse(serve(files)))(t)
 	under := behindNginx(t, nginx, app, locks)
 	client := func(origin, base, options string) Client {
 		t.Helper()
@@ -109,7 +111,7 @@ func TestEcho_Node(t *testing.T) {
 	modules := examplestest.Modules(t, paths[1], "testdata")
 	t.Parallel()
 	dir := t.TempDir()
-	check(t, os.Symlink(modules, filepath.Join(dir, "node_modules")))
+	must.OK(t, os.Symlink(modules, filepath.Join(dir, "node_modules")))
 	examplestest.Copy(t, dir, "testdata/package.json", "testdata/client.js", "testdata/node.js")
 
 	b := emulatortest.Embedded(t)
@@ -125,7 +127,7 @@ func TestEcho_Node(t *testing.T) {
 	}
 	var clients []Client
 	for _, name := range []string{"Aoi", "Tsukuyomi"} {
-		token := must(issuer.Sign(map[string]any{
+		token := must.Get(issuer.Sign(map[string]any{
 			"iss": "https://accounts.google.com", "aud": "people", "sub": name, "name": name,
 			"exp": time.Now().Add(time.Hour).Unix(),
 		}))(t)
@@ -145,9 +147,9 @@ func startNode(t *testing.T, program, dir, name string) Client {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program, "node.js")
 	cmd.Dir, cmd.Stderr = dir, t.Output()
-	in := must(cmd.StdinPipe())(t)
-	out := must(cmd.StdoutPipe())(t)
-	check(t, cmd.Start())
+	in := must.Get(cmd.StdinPipe())(t)
+	out := must.Get(cmd.StdoutPipe())(t)
+	must.OK(t, cmd.Start())
 	t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() })
 	lines := bufio.NewReader(out)
 	return Client{Name: name, Eval: func(script string) (string, error) {
@@ -203,8 +205,9 @@ func (s *Site) serve(address string) {
 		name, value, _ := strings.Cut(e, "=")
 		env[name] = value
 	}
-	cfg := must(doclockservice.ParseConfig(func(name string) (string, bool) { v, ok := env[name]; return v, ok }))(s.t)
-	l := must((&net.ListenConfig{}).Listen(s.t.Context(), "tcp", address))(s.t)
+	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+	cfg := must.Get(doclockservice.ParseConfig(lookup))(s.t)
+	l := must.Get((&net.ListenConfig{}).Listen(s.t.Context(), "tcp", address))(s.t)
 	s.URL = "http://" + l.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -235,11 +238,11 @@ func (c Client) Want(t *testing.T, script, want string) {
 // wantEvents waits for these events, the next since the last call.
 func (c Client) wantEvents(t *testing.T, want ...string) {
 	t.Helper()
-	text := must(json.Marshal(want))(t)
+	text := must.Get(json.Marshal(want))(t)
 	next := fmt.Sprintf("events.slice(0, %d)", len(want))
 	var got string
 	if !until(func() bool {
-		got = must(c.Eval(next))(t)
+		got = must.Get(c.Eval(next))(t)
 		return got == string(text)
 	}) {
 		t.Fatalf("got %s, want %s", got, text)

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/api/option"
 
 	"taskguard/emulator/firestore"
@@ -57,8 +59,8 @@ type lockSite struct {
 func newLockSite(t *testing.T, ttl time.Duration) *lockSite {
 	t.Helper()
 	rooms := newRooms(t)
-	locks := must(document.New(rooms, ttl))(t)
-	sessions := must(server.NewCookies([]byte(strings.Repeat("secret", 6))))(t)
+	locks := must.Get(document.New(rooms, ttl))(t)
+	sessions := must.Get(server.NewCookies([]byte(strings.Repeat("secret", 6))))(t)
 	work, stop := context.WithCancel(context.Background())
 	feed := document.NewFeed(locks, rooms, nil)
 	var running sync.WaitGroup
@@ -92,9 +94,9 @@ func newRooms(t *testing.T) *repo.Rooms {
 	t.Helper()
 	store := firestore.NewServer(firestore.Options{})
 	t.Cleanup(store.Close)
-	conn := must(store.Dial())(t)
-	rooms := must(repo.OpenRooms(context.Background(), "browser", repo.Options{}, option.WithGRPCConn(conn)))(t)
-	t.Cleanup(func() { check(t, rooms.Close()) })
+	conn := must.Get(store.Dial())(t)
+	rooms := must.Get(repo.OpenRooms(context.Background(), "browser", repo.Options{}, option.WithGRPCConn(conn)))(t)
+	t.Cleanup(func() { must.OK(t, rooms.Close()) })
 	return rooms
 }
 
@@ -111,7 +113,7 @@ func (s *lockSite) count(method string) int {
 // free waits until the room is free.
 func (s *lockSite) free(t *testing.T, room string) {
 	t.Helper()
-	if !until(func() bool { return !must(s.locks.Get(t.Context(), room, ""))(t).Locked }) {
+	if !until(func() bool { return !must.Get(s.locks.Get(t.Context(), room, ""))(t).Locked }) {
 		t.Fatalf("%s does not become free", room)
 	}
 }
@@ -127,7 +129,7 @@ func (s *lockSite) wantFree(b *Tab) {
 // hold takes the room for another owner.
 func (s *lockSite) hold(t *testing.T, room string) {
 	t.Helper()
-	must(s.locks.Acquire(t.Context(), room, "another"))(t)
+	must.Get(s.locks.Acquire(t.Context(), room, "another"))(t)
 }
 
 // unlock frees the room as an operator does.
@@ -160,7 +162,7 @@ func (b *Tab) imported(url string) {
 // runCases runs the cases that a script has left in cases, and after each the checks of after.
 func (b *Tab) runCases(after func(b *Tab)) {
 	var names []string
-	check(b.T, json.Unmarshal([]byte(b.Eval(`Object.keys(cases)`)), &names))
+	must.OK(b.T, json.Unmarshal([]byte(b.Eval(`Object.keys(cases)`)), &names))
 	for _, name := range names {
 		b.T.Run(name, func(t *testing.T) {
 			b := b.In(t)
@@ -189,7 +191,7 @@ func (b *Tab) want(script, want string) {
 func (b *Tab) wantEvents(want ...string) {
 	b.T.Helper()
 	var got string
-	check(b.T, json.Unmarshal([]byte(b.Eval(`events.map(brief).join('; ')`)), &got))
+	must.OK(b.T, json.Unmarshal([]byte(b.Eval(`events.map(brief).join('; ')`)), &got))
 	if all := strings.Join(want, "; "); got != all {
 		b.T.Errorf("events:\n%s\nwant:\n%s", got, all)
 	}

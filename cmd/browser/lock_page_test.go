@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
@@ -236,7 +238,7 @@ func TestLocksJS_Bundle(t *testing.T) {
 			globalThis.events = [];
 			globalThis.locks = locks;`,
 	} {
-		check(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	bundle := exec.CommandContext(t.Context(), paths[0], esbuild,
 		"app.js", "--bundle", "--minify", "--format=esm", "--keep-names", "--target=es2016", "--outfile=app.min.js")

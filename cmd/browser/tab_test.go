@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/page"
@@ -53,7 +55,7 @@ func open(parent context.Context, t *testing.T, option chromedp.ContextOption) *
 	t.Helper()
 	ctx, closed := chromedp.NewContext(parent, option)
 	t.Cleanup(closed)
-	check(t, chromedp.Do(ctx)) // the tab lives as long as the context of this call
+	must.OK(t, chromedp.Do(ctx)) // the tab lives as long as the context of this call
 	return &Tab{T: t, Ctx: ctx, Close: closed}
 }
 
@@ -68,7 +70,7 @@ func (b *Tab) Do(steps ...chromedp.Action[chromedp.Void]) {
 	b.T.Helper()
 	ctx, done := context.WithTimeout(b.Ctx, Patience)
 	defer done()
-	check(b.T, chromedp.Do(ctx, steps...))
+	must.OK(b.T, chromedp.Do(ctx, steps...))
 }
 
 // Call runs a command of the DevTools protocol in b.
@@ -76,7 +78,7 @@ func Call[P, R any](b *Tab, command cdp.Command[P, R], params P) R {
 	b.T.Helper()
 	ctx, done := context.WithTimeout(b.Ctx, Patience)
 	defer done()
-	return must(chromedp.Call(ctx, command, params))(b.T)
+	return must.Get(chromedp.Call(ctx, command, params))(b.T)
 }
 
 // Eval returns the value of script, awaited, in JSON; empty for undefined.
@@ -165,24 +167,7 @@ func (b *Tab) CheckLayout(name string) {
 	size := Call(b, page.GetLayoutMetrics, cdp.Empty{}).CSSContentSize
 	picture := Call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{
 		CaptureBeyondViewport: &beyond, Clip: &page.Viewport{Width: size.Width, Height: size.Height, Scale: 1}})
-	check(b.T, os.WriteFile(filepath.Join(dir, name+".png"), picture.Data, 0o600))
-}
-
-// check fails the test on an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// must returns the value of a call that has to succeed.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
+	must.OK(b.T, os.WriteFile(filepath.Join(dir, name+".png"), picture.Data, 0o600))
 }
 
 func TestMain(m *testing.M) {
@@ -263,13 +248,13 @@ type Profile struct {
 func NewProfile(t *testing.T) *Profile {
 	t.Helper()
 	shared.once.Do(shared.start)
-	check(t, shared.err)
+	must.OK(t, shared.err)
 	browser := chromedp.FromContext(shared.ctx).Browser
-	made := must(cdp.Call(shared.ctx, browser, target.CreateBrowserContext, target.CreateBrowserContextParams{}))(t)
+	made := must.Get(cdp.Call(shared.ctx, browser, target.CreateBrowserContext, target.CreateBrowserContextParams{}))(t)
 	ended := target.DisposeBrowserContextParams(made)
 	t.Cleanup(func() {
 		_, err := cdp.Call(shared.ctx, browser, target.DisposeBrowserContext, ended)
-		check(t, err)
+		must.OK(t, err)
 	})
 	return &Profile{t, made.BrowserContextID}
 }

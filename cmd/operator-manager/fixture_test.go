@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/testing/emulatortest"
 )
 
@@ -43,7 +45,7 @@ func newState(t *testing.T) string { return filepath.Join(t.TempDir(), "state.js
 func written(t *testing.T, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "o.json")
-	check(t, os.WriteFile(path, []byte(content), 0o600))
+	must.OK(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 
@@ -84,7 +86,7 @@ func (t terminal) refused(text string, args ...string) {
 // program is the same command as a process of its own, as a shell starts it.
 func (t terminal) program(args ...string) *exec.Cmd {
 	t.Helper()
-	return t.in(exec.Command(must(os.Executable())(t), append(t.flags, args...)...))
+	return t.in(exec.Command(must.Get(os.Executable())(t), append(t.flags, args...)...))
 }
 
 // in is cmd in the terminal's environment.
@@ -100,21 +102,4 @@ func (t terminal) in(cmd *exec.Cmd) *exec.Cmd {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
 	return cmd
-}
-
-// check fails the test on an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// must returns the value of a call that has to succeed.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
 }

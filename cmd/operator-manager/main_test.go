@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease"
 )
 
@@ -103,7 +105,7 @@ func TestOperatorState(t *testing.T) {
 
 	t.Run("a file that cannot be written is named", func(t *testing.T) { // O8
 		missing, link := filepath.Join(t.TempDir(), "none", "state.json"), newState(t)
-		check(t, os.Symlink("target", link))
+		must.OK(t, os.Symlink("target", link))
 		for _, state := range []string{missing, link} {
 			for _, c := range commands {
 				open(t, state, "1").refused(filepath.Dir(state), c.name)
@@ -114,13 +116,13 @@ func TestOperatorState(t *testing.T) {
 	t.Run("it is in tmp for the user alone", func(t *testing.T) { // O3, R10
 		host := fmt.Sprintf("operator-manager-test-%d", os.Getpid())
 		path := "/tmp/coeiroink-operators-" + host + ".json"
-		t.Cleanup(func() { check(t, errors.Join(os.Remove(path), os.Remove(path+".guard"))) })
+		t.Cleanup(func() { must.OK(t, errors.Join(os.Remove(path), os.Remove(path+".guard"))) })
 		code := run(t.Context(), []string{"assign", "kana"}, surroundings{
 			out: io.Discard, err: t.Output(), hostname: func() (string, error) { return host, nil },
 			getenv: func(string) string { return "" },
 		})
 		info, err := os.Stat(path)
-		check(t, err)
+		must.OK(t, err)
 		if code != exitDone || info.Mode() != 0o600 {
 			t.Errorf("exit %d, mode %v", code, info.Mode())
 		}
@@ -183,14 +185,14 @@ func (failing) Write([]byte) (int, error) { return 0, syscall.EIO }
 func errorsHaveOneLanguage(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, content string) {
-		check(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	file("json", "{")
 	file("wrong", `{"operatorTimeout": -1}`)
 	file("held.lock", "")
 	old := time.Now().Add(-time.Hour)
-	check(t, os.Chtimes(dir+"/held.lock", old, old))
-	check(t, os.Symlink("target", dir+"/link"))
+	must.OK(t, os.Chtimes(dir+"/held.lock", old, old))
+	must.OK(t, os.Symlink("target", dir+"/link"))
 	words := regexp.MustCompile(`[a-z]+ [a-z]+`)
 
 	for args, want := range map[string]string{

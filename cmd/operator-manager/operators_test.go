@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"taskguard/internal/testing/must"
 )
 
 func TestReadOperators(t *testing.T) {
@@ -41,20 +43,20 @@ func TestReadOperators(t *testing.T) {
 			t.Errorf("%v: %s", err, out)
 		}
 		o, timeout, err := readOperators(written(t, `{"operatorTimeout": 3600000}`))
-		if check(t, err); len(o) != 6 || timeout != time.Hour {
+		if must.OK(t, err); len(o) != 6 || timeout != time.Hour {
 			t.Errorf("%v, %v", o, timeout)
 		}
 	})
 
 	t.Run("the file's timeout counts", func(t *testing.T) { // O6
 		o, timeout, err := readOperators("operators.json")
-		if check(t, err); len(o) != 6 || timeout != 4*time.Hour {
+		if must.OK(t, err); len(o) != 6 || timeout != 4*time.Hour {
 			t.Errorf("the sample: %v, %v", o, timeout)
 		}
 		state, path := newState(t), written(t, `{"operators":[{"id":"kana"}],"operatorTimeout":1}`)
 		one, two := open(t, state, "1st"), open(t, state, "2nd")
 		one.flags[1], two.flags[1] = path, path
 		one.done("kana", "assign")
-		check(t, two.program("assign").Run()) // to start it takes a millisecond
+		must.OK(t, two.program("assign").Run()) // to start it takes a millisecond
 	})
 }

@@ -9,23 +9,25 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"taskguard/internal/testing/must"
 )
 
 // A shell's commands share its operator; it is free once the shell has ended.
 func TestOperatorSession_Shell(t *testing.T) { // O4, O9
 	x := open(t, newState(t), "")
 	delete(x.env, "TERM_SESSION_ID")
-	exe := must(os.Executable())(t)
+	exe := must.Get(os.Executable())(t)
 	script := `"$0" "$@" assign kana && "$0" "$@" assign && "$0" "$@" status && read line`
 	shell := x.in(exec.Command("sh", append([]string{"-c", script, exe}, x.flags...)...))
-	stdin := must(shell.StdinPipe())(t)
+	stdin := must.Get(shell.StdinPipe())(t)
 	out, err := shell.StdoutPipe()
-	check(t, errors.Join(err, shell.Start()))
+	must.OK(t, errors.Join(err, shell.Start()))
 	for scan := bufio.NewScanner(out); scan.Scan() && !strings.Contains(scan.Text(), ": かな"); {
 	}
 	other := open(t, x.flags[3], "other")
 	other.refused("かな", "assign", "kana")
-	check(t, errors.Join(shell.Process.Kill(), stdin.Close()))
+	must.OK(t, errors.Join(shell.Process.Kill(), stdin.Close()))
 	if err := shell.Wait(); err == nil {
 		t.Error("the shell ended by itself")
 	}
@@ -65,7 +67,7 @@ func TestEightProcessesGetSixOperators(t *testing.T) { // O1
 
 func TestAlive(t *testing.T) { // O9
 	gone := exec.Command("true")
-	check(t, gone.Run())
+	must.OK(t, gone.Run())
 	for pid, want := range map[int]bool{os.Getpid(): true, 1: true, gone.Process.Pid: false} { // 1: another user's
 		if alive(pid) != want {
 			t.Errorf("alive(%d) = %v", pid, !want)

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease/analysislock"
 	"taskguard/locks/document"
 )
@@ -55,8 +57,8 @@ func TestUnlock(t *testing.T) {
 func TestUnlock_Room(t *testing.T) {
 	t.Parallel()
 	env := store(t)
-	locks := must(document.New(rooms(t, env), 0))(t)
-	acquire := func() document.Lock { return must(locks.Acquire(t.Context(), "a room", "browser"))(t).Lock }
+	locks := must.Get(document.New(rooms(t, env), 0))(t)
+	acquire := func() document.Lock { return must.Get(locks.Acquire(t.Context(), "a room", "browser"))(t).Lock }
 	lock := acquire()
 	unlock := func(env vars, parts ...string) outcome {
 		return taskguard(t, env, "unlock --json --room", "a room").done(t, parts...)
@@ -89,7 +91,7 @@ func TestCancel(t *testing.T) {
 	o := taskguard(t, q.env, "cancel held --json").
 		done(t, "command=cancel", "analysis_id=held", "status_was=PROCESSING", "lock_owner=w/1")
 	wantChanged(t, o, "held", "PROCESSING", "FAILED", "not_needed")
-	d := must(a.Get(t.Context(), "held"))(t)
+	d := must.Get(a.Get(t.Context(), "held"))(t)
 	if d.Error == nil || d.Error.Code != analysislock.Cancelled {
 		t.Fatalf("%+v, want it cancelled", d)
 	}

@@ -8,16 +8,18 @@ import (
 	"syscall"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/testing/emulatortest"
 )
 
 func TestHelp_Terminal(t *testing.T) {
 	ours, theirs := terminal(t, 50)
-	cmd := exec.CommandContext(t.Context(), must(os.Executable())(t), "help")
+	cmd := exec.CommandContext(t.Context(), must.Get(os.Executable())(t), "help")
 	cmd.Env, cmd.Stdout = append(os.Environ(), "COLUMNS="), theirs
-	check(t, cmd.Run())
+	must.OK(t, cmd.Run())
 	text := make([]byte, 1<<16)
-	n := must(ours.Read(text))(t)
+	n := must.Get(ours.Read(text))(t)
 	if got := longest(strings.ReplaceAll(string(text[:n]), "\r", "")); got > 50 || got < 45 {
 		t.Errorf("the longest line has %d characters, want at most 50", got)
 	}
@@ -56,19 +58,19 @@ func TestCompletion(t *testing.T) {
 			if required := os.Getenv("REQUIRE_SHELLS"); err != nil && strings.Trim(required, "0") == "" {
 				t.Skipf("%v; REQUIRE_SHELLS=1 makes this a failure", err)
 			}
-			check(t, err)
+			must.OK(t, err)
 			ours, theirs := terminal(t, 160)
 			cmd := exec.CommandContext(t.Context(), path, s.args...)
 			cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = dir, theirs, theirs, theirs
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 			cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "TERM=dumb", "HOME="+dir,
 				`KINDS=[{"fields": {"finished": "DONE"}}, {"name": "order", "collection": "orders"}]`)
-			check(t, cmd.Start())
+			must.OK(t, cmd.Start())
 			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) // killed
 			screen := &emulatortest.Log{}
 			go func() { _, _ = io.Copy(screen, ours) }()
 
-			must(ours.WriteString(s.on + "; echo 'read''y'\n"))(t)
+			must.Get(ours.WriteString(s.on + "; echo 'read''y'\n"))(t)
 			screen.Await(t, "ready")
 			for typed, words := range map[string]string{
 				"taskguard req": "requeue", "taskguard requeue --dr": "--dry-run", "taskguard help can": "cancel",
@@ -77,13 +79,13 @@ func TestCompletion(t *testing.T) {
 				"taskguard submit rep": "report.txt", "taskguard doctor --service wor": "worker.yaml",
 			} {
 				seen := len(screen.String())
-				must(ours.WriteString(s.before + typed + s.after))(t)
+				must.Get(ours.WriteString(s.before + typed + s.after))(t)
 				for word := range strings.FieldsSeq(words) {
 					eventually(t, typed+" is completed to "+word, func() bool {
 						return strings.Contains(screen.String()[seen:], word)
 					})
 				}
-				must(ours.WriteString("\x15"))(t) // Ctrl-U: an empty line
+				must.Get(ours.WriteString("\x15"))(t) // Ctrl-U: an empty line
 			}
 		})
 	}

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 
@@ -48,7 +50,7 @@ func consoleOf(t *testing.T, env vars, flags ...string) (address string, log *em
 // browse requests a page as a page of that address does. The output of a redirection is its target.
 func browse(t *testing.T, method, target, body string, header ...string) outcome {
 	t.Helper()
-	r := must(http.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body)))(t)
+	r := must.Get(http.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body)))(t)
 	r.Header.Set("Sec-Fetch-Site", "same-origin")
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	for i := 0; i < len(header); i += 2 {
@@ -57,9 +59,9 @@ func browse(t *testing.T, method, target, body string, header ...string) outcome
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
 	resp, err := transport.RoundTrip(r)
-	check(t, err)
+	must.OK(t, err)
 	defer resp.Body.Close()
-	data := must(io.ReadAll(resp.Body))(t)
+	data := must.Get(io.ReadAll(resp.Body))(t)
 	if resp.StatusCode == http.StatusSeeOther {
 		return outcome{code: resp.StatusCode, out: resp.Header.Get("Location")}
 	}
@@ -133,7 +135,7 @@ func TestConsole_Write(t *testing.T) {
 		wantParts(t, log, "level=WARN", "analysis_id=y")
 		putFailed(t, q.env, 100) // 16 at once; the others must be left alone
 		submitForm(t, address+"/all/requeue?state=FAILED")
-		if n := must(a.Count(t.Context(), repo.Filter{Status: analysislock.Failed}))(t); n < 60 || n > 99 {
+		if n := must.Get(a.Count(t.Context(), repo.Filter{Status: analysislock.Failed}))(t); n < 60 || n > 99 {
 			t.Errorf("%d are still FAILED, want that a change of all ends where the queue refuses", n)
 		}
 	})
@@ -143,15 +145,15 @@ func TestConsole_Write(t *testing.T) {
 func TestConsole_Proxy(t *testing.T) {
 	t.Parallel()
 	const audience, header = "/projects/1/locations/r/services/s", "X-Goog-Iap-Jwt-Assertion"
-	private := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	private := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	key := jose.JSONWebKey{Key: private, KeyID: "k", Algorithm: "ES256", Use: "sig"}
 	keys := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{key.Public()}})
 	}))
 	t.Cleanup(keys.Close)
-	signer := must(jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil))(t)
+	signer := must.Get(jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil))(t)
 	token := func(audience string) string {
-		return must(jwt.Signed(signer).Claims(doc{
+		return must.Get(jwt.Signed(signer).Claims(doc{
 			"iss": "https://cloud.google.com/iap", "aud": audience, "sub": "accounts.google.com:1",
 			"email": "operator@example.test", "iat": time.Now().Unix(), "exp": time.Now().Add(10 * time.Minute).Unix(),
 		}).Serialize())(t)

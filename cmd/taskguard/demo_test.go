@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/testing/emulatortest"
 )
@@ -56,7 +58,7 @@ func TestWorker_Stdin(t *testing.T) {
 	if strings.Contains(r.out.String(), "stopping") {
 		t.Error("it stops without a signal")
 	}
-	check(t, r.Process.Signal(syscall.SIGTERM))
+	must.OK(t, r.Process.Signal(syscall.SIGTERM))
 	r.end(t, cli.ExitDone, "stopping")
 }
 
@@ -68,21 +70,21 @@ func TestDemo_Interrupt(t *testing.T) {
 	}{"Ctrl-C": {syscall.SIGINT, cli.ExitInterrupted}, "SIGKILL": {syscall.SIGKILL, -1}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			out, cmd := &emulatortest.Log{}, exec.CommandContext(t.Context(), must(os.Executable())(t), "demo")
+			out, cmd := &emulatortest.Log{}, exec.CommandContext(t.Context(), must.Get(os.Executable())(t), "demo")
 			cmd.Dir, cmd.Stdout, cmd.Stderr = t.TempDir(), out, out
 			// It is of another local, which has ended.
 			cmd.Env = append(os.Environ(), "FIRESTORE_EMULATOR_HOST="+closedPort(t))
-			check(t, cmd.Start())
+			must.OK(t, cmd.Start())
 			eventually(t, "two runs at once", func() bool { return strings.Count(out.String(), "runs on") >= 2 })
 			out.Await(t, "  5 documents\n") // its own, as none is named
 			var pids []int
 			for _, w := range regexp.MustCompile(`, process (\d+)`).FindAllStringSubmatch(out.String(), -1) {
-				pids = append(pids, must(strconv.Atoi(w[1]))(t))
+				pids = append(pids, must.Get(strconv.Atoi(w[1]))(t))
 			}
 			if len(pids) < 3 {
 				t.Errorf("three workers are wanted, got %v", pids)
 			}
-			check(t, cmd.Process.Signal(tc.signal))
+			must.OK(t, cmd.Process.Signal(tc.signal))
 			_ = cmd.Wait() // the exit code is checked
 			if got := cmd.ProcessState.ExitCode(); got != tc.code {
 				t.Errorf("exit %d, want %d\n%s", got, tc.code, out)

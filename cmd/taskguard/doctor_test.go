@@ -5,12 +5,14 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"taskguard/internal/testing/must"
 )
 
 // variant is a shipped service.yaml with one text replaced.
 func variant(t *testing.T, old, replacement string) string {
 	t.Helper()
-	data := string(must(os.ReadFile(shippedFiles + "service.yaml"))(t))
+	data := string(must.Get(os.ReadFile(shippedFiles + "service.yaml"))(t))
 	if !strings.Contains(data, old) {
 		t.Fatalf("no %q in it", old)
 	}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/api/option"
@@ -23,9 +25,9 @@ import (
 // dockerArguments are the arguments of the container's program.
 func dockerArguments(t *testing.T) (arguments []string) {
 	t.Helper()
-	file := must(os.ReadFile("../../deploy/emulator/Dockerfile"))(t)
+	file := must.Get(os.ReadFile("../../deploy/emulator/Dockerfile"))(t)
 	_, entry, _ := strings.Cut(string(file), "\nENTRYPOINT ")
-	check(t, json.Unmarshal([]byte(entry), &arguments))
+	must.OK(t, json.Unmarshal([]byte(entry), &arguments))
 	return arguments[1:]
 }
 
@@ -33,10 +35,10 @@ func dockerArguments(t *testing.T) (arguments []string) {
 func createTask(t *testing.T, env vars, url string) *cloudtaskspb.Task {
 	t.Helper()
 	conn := option.WithGRPCConn(dial(t, env["CLOUD_TASKS_EMULATOR_HOST"]))
-	client := must(apiv2.NewClient(t.Context(), conn))(t)
+	client := must.Get(apiv2.NewClient(t.Context(), conn))(t)
 	t.Cleanup(func() { _ = client.Close() })
 	request := &cloudtaskspb.HttpRequest{Url: url, Body: []byte("payload")}
-	return must(client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{
+	return must.Get(client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{
 		Parent: env["TASK_QUEUE"],
 		Task:   &cloudtaskspb.Task{MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: request}},
 	}))(t)
@@ -52,22 +54,22 @@ func TestEmulator(t *testing.T) {
 	}))
 	defer worker.Close()
 	args := append(dockerArguments(t), "--port", "0", "--as-documented", "--target", worker.URL)
-	cmd := exec.CommandContext(t.Context(), must(os.Executable())(t), args...)
+	cmd := exec.CommandContext(t.Context(), must.Get(os.Executable())(t), args...)
 	cmd.Env = append(os.Environ(), "TASK_QUEUE=projects/p1/locations/l/queues/tasks")
 	var deliveries emulatortest.Log
 	cmd.Stderr = &deliveries
-	out := must(cmd.StdoutPipe())(t)
-	check(t, cmd.Start())
+	out := must.Get(cmd.StdoutPipe())(t)
+	must.OK(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // if it still runs
 
 	script, lines, health := "", bufio.NewReader(out), ""
 	for ready := false; !ready; _, health, ready = strings.Cut(script, "# Ready: ") {
-		script += must(lines.ReadString('\n'))(t)
+		script += must.Get(lines.ReadString('\n'))(t)
 	}
 	browse(t, http.MethodGet, strings.Fields(health)[0], "").want(t, http.StatusOK)
 	shell := exec.CommandContext(t.Context(), "env", "-i", "/bin/sh", "-c", `eval "$0"; /usr/bin/env`, script)
 	env := vars{}
-	for line := range strings.Lines(string(must(shell.Output())(t))) {
+	for line := range strings.Lines(string(must.Get(shell.Output())(t))) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		env[name] = value
 	}
@@ -97,7 +99,7 @@ func TestEmulator(t *testing.T) {
 	next(`/internal/tasks/analysis {"analysis_id":"x"}`)
 	deliveries.Await(t, "task "+path.Base(task.Name)+", attempt 1: answered 200")
 
-	check(t, cmd.Process.Signal(os.Interrupt))
+	must.OK(t, cmd.Process.Signal(os.Interrupt))
 	_, _ = io.Copy(io.Discard, lines)
-	check(t, cmd.Wait()) // exit 0
+	must.OK(t, cmd.Wait()) // exit 0
 }

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	tasksapi "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	gcp "cloud.google.com/go/firestore"
@@ -165,7 +167,7 @@ func (o outcome) objects(t testing.TB) (all []doc) {
 	t.Helper()
 	for line := range strings.Lines(o.out) {
 		var object doc
-		check(t, json.Unmarshal([]byte(line), &object))
+		must.OK(t, json.Unmarshal([]byte(line), &object))
 		all = append(all, object)
 	}
 	return all
@@ -218,7 +220,7 @@ func store(t testing.TB) vars {
 
 func listen(t testing.TB) net.Listener {
 	t.Helper()
-	return must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	return must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 }
 
 // closedPort is an address at which nothing listens.
@@ -238,7 +240,7 @@ func analyses(t testing.TB, env vars) *repo.Analyses {
 func opened(t testing.TB, env vars, o repo.Options) *repo.Analyses {
 	t.Helper()
 	o.Emulator = env["FIRESTORE_EMULATOR_HOST"]
-	a := must(repo.Open(t.Context(), env["GOOGLE_CLOUD_PROJECT"], o))(t)
+	a := must.Get(repo.Open(t.Context(), env["GOOGLE_CLOUD_PROJECT"], o))(t)
 	t.Cleanup(func() { _ = a.Close() })
 	return a
 }
@@ -246,7 +248,7 @@ func opened(t testing.TB, env vars, o repo.Options) *repo.Analyses {
 // create creates the analysis id.
 func create(t testing.TB, a *repo.Analyses, id string) {
 	t.Helper()
-	check(t, a.Create(t.Context(), id, doc{"text": "x"}, repo.CreateOptions{}))
+	must.OK(t, a.Create(t.Context(), id, doc{"text": "x"}, repo.CreateOptions{}))
 }
 
 // locked creates the analysis id and takes its lock.
@@ -262,18 +264,18 @@ func locked(t testing.TB, a *repo.Analyses, id string) {
 // put writes a document as another program may: an analysis by its id, another by its path.
 func put(t testing.TB, env vars, id string, fields doc) {
 	t.Helper()
-	must(reference(t, env, id).Set(t.Context(), fields))(t)
+	must.Get(reference(t, env, id).Set(t.Context(), fields))(t)
 }
 
 // fieldsOf are those of a document, as another program sees them.
 func fieldsOf(t testing.TB, env vars, id string) doc {
 	t.Helper()
-	return must(reference(t, env, id).Get(t.Context()))(t).Data()
+	return must.Get(reference(t, env, id).Get(t.Context()))(t).Data()
 }
 
 func reference(t testing.TB, env vars, id string) *gcp.DocumentRef {
 	t.Helper()
-	client := must(gcp.NewClient(t.Context(), env["GOOGLE_CLOUD_PROJECT"],
+	client := must.Get(gcp.NewClient(t.Context(), env["GOOGLE_CLOUD_PROJECT"],
 		option.WithGRPCConn(dial(t, env["FIRESTORE_EMULATOR_HOST"]))))(t)
 	t.Cleanup(func() { _ = client.Close() })
 	if !strings.Contains(id, "/") {
@@ -284,7 +286,7 @@ func reference(t testing.TB, env vars, id string) *gcp.DocumentRef {
 
 func dial(t testing.TB, address string) *grpc.ClientConn {
 	t.Helper()
-	return must(grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+	return must.Get(grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 }
 
 // orphaned writes analyses that were last updated long ago.
@@ -308,7 +310,7 @@ func putFailed(t testing.TB, env vars, n int) {
 	t.Helper()
 	all := reference(t, env, "x").Parent
 	for i := range n {
-		must(all.Doc(fmt.Sprint("x", i)).Set(t.Context(), failedAnHourAgo()))(t)
+		must.Get(all.Doc(fmt.Sprint("x", i)).Set(t.Context(), failedAnHourAgo()))(t)
 	}
 }
 
@@ -328,9 +330,9 @@ func newQueue(t testing.TB) *testQueue {
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(l) })
 	t.Cleanup(func() { server.Close(); serving.Wait() })
-	client := must(tasksapi.NewClient(context.Background(), option.WithGRPCConn(must(server.Dial())(t))))(t)
+	client := must.Get(tasksapi.NewClient(context.Background(), option.WithGRPCConn(must.Get(server.Dial())(t))))(t)
 	t.Cleanup(func() { _ = client.Close() })
-	must(client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
+	must.Get(client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
 		Parent: "projects/demo-taskguard/locations/local", Queue: &cloudtaskspb.Queue{Name: queueName},
 	}))(t)
 	env := store(t).with("TASK_QUEUE", queueName).with("TASK_TARGET_URL", "http://"+closedPort(t)).
@@ -351,7 +353,7 @@ func (q *testQueue) tasks(t testing.TB) (all []*cloudtaskspb.Task) {
 	t.Helper()
 	request := &cloudtaskspb.ListTasksRequest{Parent: queueName, ResponseView: cloudtaskspb.Task_FULL}
 	for task, err := range q.client.ListTasks(t.Context(), request).All() {
-		check(t, err)
+		must.OK(t, err)
 		all = append(all, task)
 	}
 	return all
@@ -383,7 +385,7 @@ func (q *testQueue) wantBooked(t testing.TB, want ...string) {
 func write(t testing.TB, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	check(t, os.WriteFile(path, []byte(content), 0o600))
+	must.OK(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 
@@ -391,7 +393,7 @@ func write(t testing.TB, name, content string) string {
 func script(t testing.TB, body string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "analyzer")
-	check(t, os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o700))
+	must.OK(t, os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o700))
 	return path
 }
 
@@ -452,7 +454,7 @@ func exportsOf(t testing.TB, line string) vars {
 		Environment      vars
 		Console, Doclock string
 	}
-	check(t, json.Unmarshal([]byte(line), &printed))
+	must.OK(t, json.Unmarshal([]byte(line), &printed))
 	return printed.Environment.with("console", printed.Console).with("doclock", printed.Doclock)
 }
 
@@ -465,21 +467,4 @@ func (f firstLine) Write(p []byte) (int, error) {
 	default:
 	}
 	return len(p), nil
-}
-
-// check fails the test on an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// must returns the value of a call that has to succeed.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/spf13/cobra"
 
 	"taskguard/cmd/internal/cli"
@@ -73,14 +75,14 @@ func TestHelp(t *testing.T) {
 		}
 	})
 	t.Run("the version is the changelog's newest", func(t *testing.T) {
-		changes := string(must(os.ReadFile("../../CHANGELOG.md"))(t))
+		changes := string(must.Get(os.ReadFile("../../CHANGELOG.md"))(t))
 		release := regexp.MustCompile(`(?m)^## (\d\S*)`).FindStringSubmatch(changes)[1]
 		taskguard(t, vars{}, "-v").done(t, release)
 		object := taskguard(t, vars{}, "version --json").done(t).object(t)
 		wantValues(t, wantKeys(t, object, "version commit go"), doc{"version": release})
 	})
 	t.Run("the reference lists each command with its arguments", func(t *testing.T) {
-		_, page, _ := strings.Cut(string(must(os.ReadFile("../../docs/reference.md"))(t)), "\n### The commands\n")
+		_, page, _ := strings.Cut(string(must.Get(os.ReadFile("../../docs/reference.md"))(t)), "\n### The commands\n")
 		page, _, _ = strings.Cut(page, "\n#### ")
 		all := shownCommands(t)
 		for _, c := range all {
@@ -105,12 +107,12 @@ func exampleFiles(t *testing.T) (dir string) {
 	for name, text := range map[string]string{
 		"report.txt": "a report", "notes.md": "# Notes",
 		"transcribe": "#!/bin/sh\necho '\"words\"'\n", "publish.sh": "#!/bin/sh\necho published\n",
-		"worker.yaml": string(must(os.ReadFile(shippedFiles + "service.yaml"))(t)),
-		"queue.yaml":  string(must(os.ReadFile(shippedFiles + "queue.yaml"))(t)),
+		"worker.yaml": string(must.Get(os.ReadFile(shippedFiles + "service.yaml"))(t)),
+		"queue.yaml":  string(must.Get(os.ReadFile(shippedFiles + "queue.yaml"))(t)),
 	} {
-		check(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700))
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700))
 	}
-	check(t, os.Symlink(must(os.Executable())(t), filepath.Join(dir, "taskguard")))
+	must.OK(t, os.Symlink(must.Get(os.Executable())(t), filepath.Join(dir, "taskguard")))
 	return dir
 }
 
@@ -159,10 +161,10 @@ func TestHelp_Examples(t *testing.T) {
 				cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
 				cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, environment, out, out
 				cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Setpgid: true}, time.Minute
-				check(t, cmd.Start())
+				must.OK(t, cmd.Start())
 				if serves {
 					out.Await(t, ready)
-					check(t, syscall.Kill(-cmd.Process.Pid, syscall.SIGINT))
+					must.OK(t, syscall.Kill(-cmd.Process.Pid, syscall.SIGINT))
 				}
 				if err := cmd.Wait(); err != nil || !strings.Contains(line, "taskguard") {
 					t.Errorf("%v\n%s", err, out)

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -21,14 +23,14 @@ func terminal(t *testing.T, columns uint16) (ours, theirs *os.File) {
 		t.Skip("this machine has no terminals: ", err)
 	}
 	n, err := unix.IoctlGetInt(int(ours.Fd()), unix.TIOCGPTN)
-	check(t, err)
-	check(t, unix.IoctlSetPointerInt(int(ours.Fd()), unix.TIOCSPTLCK, 0))
+	must.OK(t, err)
+	must.OK(t, unix.IoctlSetPointerInt(int(ours.Fd()), unix.TIOCSPTLCK, 0))
 	theirs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Skip("this machine has no /dev/pts: ", err)
 	}
 	t.Cleanup(func() { _, _ = ours.Close(), theirs.Close() })
-	check(t, unix.IoctlSetWinsize(int(theirs.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: columns}))
+	must.OK(t, unix.IoctlSetWinsize(int(theirs.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: columns}))
 	return ours, theirs
 }
 
@@ -40,8 +42,8 @@ func onTerminal(t *testing.T, script string, steps ...step) {
 	t.Helper()
 	ours, theirs := terminal(t, 200)
 	env := append(os.Environ(), "GOOGLE_CLOUD_PROJECT=", "FIRESTORE_EMULATOR_HOST=",
-		"TASKGUARD="+must(os.Executable())(t), "DIR="+t.TempDir())
-	p := must(os.StartProcess("/bin/sh", []string{"sh", "-c", script}, &os.ProcAttr{
+		"TASKGUARD="+must.Get(os.Executable())(t), "DIR="+t.TempDir())
+	p := must.Get(os.StartProcess("/bin/sh", []string{"sh", "-c", script}, &os.ProcAttr{
 		Files: []*os.File{theirs, theirs, theirs}, Sys: &syscall.SysProcAttr{Setsid: true, Setctty: true}, Env: env,
 	}))(t)
 	t.Cleanup(func() { _ = p.Kill(); _, _ = p.Wait() }) // if it still lives
@@ -54,7 +56,7 @@ func onTerminal(t *testing.T, script string, steps ...step) {
 	}()
 	for _, s := range steps {
 		awaitLine(t, lines, s.line)
-		must(ours.WriteString(s.typed))(t)
+		must.Get(ours.WriteString(s.typed))(t)
 	}
 }
 

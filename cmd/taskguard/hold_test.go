@@ -21,6 +21,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/cmd/internal/cli"
 	"taskguard/locks/document"
 	"taskguard/locks/project"
@@ -44,7 +46,7 @@ func startHold(t *testing.T, env vars, args ...string) *held {
 // startHoldTo is startHold with a standard error; nil: h.errs.
 func startHoldTo(t *testing.T, stderr *os.File, env vars, args ...string) *held {
 	t.Helper()
-	exe := must(os.Executable())(t)
+	exe := must.Get(os.Executable())(t)
 	h := &held{Cmd: exec.Command(exe, append([]string{"hold", "--project", "p"}, args...)...)}
 	h.Env = os.Environ()
 	for _, name := range []string{"GOOGLE_CLOUD_PROJECT", "FIRESTORE_EMULATOR_HOST"} {
@@ -55,9 +57,9 @@ func startHoldTo(t *testing.T, stderr *os.File, env vars, args ...string) *held 
 		h.Stderr = stderr
 	}
 	h.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that signals to it are to it alone
-	h.out = bufio.NewReader(must(h.StdoutPipe())(t))
-	h.in = must(h.StdinPipe())(t)
-	check(t, h.Start())
+	h.out = bufio.NewReader(must.Get(h.StdoutPipe())(t))
+	h.in = must.Get(h.StdinPipe())(t)
+	must.OK(t, h.Start())
 	t.Cleanup(func() { _ = h.Process.Kill(); _ = h.Wait() }) // if it still lives
 	return h
 }
@@ -91,7 +93,7 @@ func (h *held) wantLine(t *testing.T, want string) {
 // end waits for the end. It fails unless the command has printed rest, and hold parts.
 func (h *held) end(t *testing.T, code int, rest string, parts ...string) {
 	t.Helper()
-	got := string(must(io.ReadAll(h.out))(t))
+	got := string(must.Get(io.ReadAll(h.out))(t))
 	_ = h.Wait() // the exit code is checked
 	outcome{h.ProcessState.ExitCode(), "", h.errs.String()}.want(t, code, parts...)
 	if got != rest {
@@ -102,7 +104,7 @@ func (h *held) end(t *testing.T, code int, rest string, parts ...string) {
 func TestHold_ExitCode(t *testing.T) {
 	t.Parallel()
 	plain, broken := write(t, "plain", "x"), script(t, "")
-	check(t, os.WriteFile(broken, []byte("#!/no/such\n"), 0o700))
+	must.OK(t, os.WriteFile(broken, []byte("#!/no/such\n"), 0o700))
 	for name, tc := range map[string]struct {
 		command []string
 		code    int
@@ -134,7 +136,7 @@ func TestHold_Streams(t *testing.T) {
 		UUID  string
 		Token int64
 	}
-	check(t, json.Unmarshal(must(os.ReadFile(filepath.Join(dir, "project", ".lock")))(t), &record))
+	must.OK(t, json.Unmarshal(must.Get(os.ReadFile(filepath.Join(dir, "project", ".lock")))(t), &record))
 	if want := fmt.Sprint("file-lock ", record.UUID, " ", record.Token); line != want {
 		t.Errorf("environment %q, want %q", line, want)
 	}
@@ -159,7 +161,7 @@ func TestHold_Signals(t *testing.T) {
 			h := startHold(t, vars{}, "--dir", t.TempDir(), "--", "sh", "-c", `trap : INT TERM HUP QUIT USR1 USR2
 				(trap 'echo got; exit 0' INT TERM HUP QUIT USR1 USR2; echo up; while :; do sleep 0.05; done); exit 5`)
 			h.wantLine(t, "up")
-			check(t, h.Process.Signal(s))
+			must.OK(t, h.Process.Signal(s))
 			h.end(t, 5, "got\n") // by the child of sh
 		})
 	}
@@ -169,7 +171,7 @@ func TestHold_Signals(t *testing.T) {
 		first := holding(t, dir)
 		second := startHold(t, vars{}, "--dir", dir, "--wait", "1h", "--telemetry", "--", "echo", "never")
 		appears(t, dir, "project/autosave/lock-*.jsonl")
-		check(t, second.Process.Signal(syscall.SIGTERM))
+		must.OK(t, second.Process.Signal(syscall.SIGTERM))
 		second.end(t, 128+15, "", "interrupted")
 		_ = first.in.Close()
 		first.end(t, 0, "")
@@ -180,14 +182,14 @@ func TestHold_Signals(t *testing.T) {
 		// The script does what nohup does. Without it the signal would end the command.
 		script := fmt.Sprintf(`trap '' HUP
 			exec %q hold --project p --dir %q -- sh -c 'echo up >"%[2]s/up"; sleep 1; echo end >"%[2]s/end"'`,
-			must(os.Executable())(t), dir)
+			must.Get(os.Executable())(t), dir)
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
 		cmd.Env = append(os.Environ(), "GOOGLE_CLOUD_PROJECT=", "FIRESTORE_EMULATOR_HOST=")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		check(t, cmd.Start())
+		must.OK(t, cmd.Start())
 		appears(t, dir, "up")
-		check(t, cmd.Process.Signal(syscall.SIGHUP))
-		check(t, cmd.Wait())
+		must.OK(t, cmd.Process.Signal(syscall.SIGHUP))
+		must.OK(t, cmd.Wait())
 		appears(t, dir, "end")
 	})
 	t.Run("one before the start prevents it", func(t *testing.T) {
@@ -235,9 +237,9 @@ func appears(t *testing.T, dir, pattern string) string {
 // guarded calls do while no hold renews its lock.
 func guarded(t *testing.T, dir string, do func() error) {
 	t.Helper()
-	guard := must(os.OpenFile(filepath.Join(dir, "project", ".lock.guard"), os.O_RDWR, 0))(t)
+	guard := must.Get(os.OpenFile(filepath.Join(dir, "project", ".lock.guard"), os.O_RDWR, 0))(t)
 	defer func() { _ = guard.Close() }()
-	check(t, errors.Join(syscall.Flock(int(guard.Fd()), syscall.LOCK_EX), do()))
+	must.OK(t, errors.Join(syscall.Flock(int(guard.Fd()), syscall.LOCK_EX), do()))
 }
 
 // The command ends with the lock, and hold with the command, also where hold cannot write
@@ -248,12 +250,12 @@ func TestHold_BlockedOutput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, w, err := os.Pipe()
-			check(t, err)
+			must.OK(t, err)
 			dir := t.TempDir()
 			script := fmt.Sprintf(`exec 2>/dev/null; trap 'echo asked >"%[1]s/asked"; exit 9' TERM
 				echo $$ >"%[1]s/up"; while :; do sleep 0.05; done`, dir)
 			h := startHoldTo(t, w, vars{}, "--dir", dir, "--ttl", "6s", "--json", "--", "sh", "-c", script)
-			pid := must(strconv.Atoi(appears(t, dir, "up")))(t)
+			pid := must.Get(strconv.Atoi(appears(t, dir, "up")))(t)
 			t.Cleanup(func() { _ = syscall.Kill(-pid, syscall.SIGKILL) }) // if it still lives
 			filled := make(chan struct{})
 			go func() { // fills the pipe, and then blocks
@@ -284,7 +286,7 @@ func TestHold_BlockedOutput(t *testing.T) {
 func rooms(t *testing.T, env vars) *repo.Rooms {
 	t.Helper()
 	o := repo.Options{Emulator: env["FIRESTORE_EMULATOR_HOST"]}
-	r := must(repo.OpenRooms(t.Context(), env["GOOGLE_CLOUD_PROJECT"], o))(t)
+	r := must.Get(repo.OpenRooms(t.Context(), env["GOOGLE_CLOUD_PROJECT"], o))(t)
 	t.Cleanup(func() { _ = r.Close() })
 	return r
 }
@@ -300,16 +302,16 @@ func TestHold_Stolen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			env, dir := store(t), t.TempDir()
-			locks := must(document.New(rooms(t, env), 0))(t)
+			locks := must.Get(document.New(rooms(t, env), 0))(t)
 			h := startHold(t, env, "--dir", dir, "--ttl", "16s", "--wait", "17s", "--", "sh", "-c", tc.script)
 			h.wantLine(t, "web-lock")
 			if _, err := locks.Acquire(t.Context(), "p:project", "browser"); !errors.As(err, new(*document.HeldError)) {
 				t.Errorf("the browser: %v, want the room held", err)
 			}
-			if broken := must(locks.Unlock(t.Context(), "p:project"))(t); !broken {
+			if broken := must.Get(locks.Unlock(t.Context(), "p:project"))(t); !broken {
 				t.Fatal("the room was not locked")
 			}
-			must(locks.Acquire(t.Context(), "p:project", "browser"))(t)
+			must.Get(locks.Acquire(t.Context(), "p:project", "browser"))(t)
 			h.end(t, 1, "asked\n", "lease-stale", tc.ended)
 			denied := startHold(t, env, "--dir", dir, "--", "echo", "never")
 			denied.end(t, 1, "", "room p:project", "(acquire-denied)")
@@ -332,7 +334,7 @@ func TestHold_Expiry(t *testing.T) {
 		script := fmt.Sprintf(`(trap 'ls %q; exit' TERM; echo up; while :; do sleep 0.05; done) & read x; exit 4`, lock)
 		h := startHold(t, vars{}, "--dir", dir, "--", "sh", "-c", script)
 		h.wantLine(t, "up")
-		must(io.WriteString(h.in, "go\n"))(t)
+		must.Get(io.WriteString(h.in, "go\n"))(t)
 		h.end(t, 4, lock+"\n", "left running") // the lock is still there when it is asked to end
 	})
 	t.Run("a hold that was stopped for longer than its lock ends its command", func(t *testing.T) {
@@ -350,7 +352,7 @@ func TestHold_Expiry(t *testing.T) {
 		})
 		other := startHold(t, vars{}, "--dir", dir, "--wait", "20s", "--", "sh", "-c", "echo mine; cat")
 		other.wantLine(t, "mine")
-		check(t, h.Process.Signal(syscall.SIGCONT))
+		must.OK(t, h.Process.Signal(syscall.SIGCONT))
 		h.end(t, 1, "asked\n", "lease-stale")
 		if n := strings.Count(h.errs.String(), "lock:readonly-entered"); n != 1 {
 			t.Errorf("read-only was entered %d times, want once", n)
@@ -362,12 +364,12 @@ func TestHold_Expiry(t *testing.T) {
 		t.Parallel()
 		dir := t.TempDir()
 		h := startHold(t, vars{}, "--dir", dir, "--ttl", "1s", "--", "sh", "-c", "echo $$; exec sleep 1000")
-		pid := must(strconv.Atoi(h.line(t)))(t)
-		check(t, h.Process.Kill())
+		pid := must.Get(strconv.Atoi(h.line(t)))(t)
+		must.OK(t, h.Process.Kill())
 		_ = h.Wait() // killed
-		l := must(project.New(project.Config{Project: "p", Dir: dir}))(t)
-		taken := must(l.Acquire(context.Background(), project.AcquireOptions{Wait: 10 * time.Second}))(t)
-		check(t, l.Release(context.Background(), taken, project.ReleaseOptions{}))
+		l := must.Get(project.New(project.Config{Project: "p", Dir: dir}))(t)
+		taken := must.Get(l.Acquire(context.Background(), project.AcquireOptions{Wait: 10 * time.Second}))(t)
+		must.OK(t, l.Release(context.Background(), taken, project.ReleaseOptions{}))
 		if runtime.GOOS == "linux" && alive(pid) {
 			t.Error("the command outlives hold")
 		}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 
 	"taskguard/repo"
@@ -24,7 +26,7 @@ var order = worker.Kind{
 // kinds are analyses and orders.
 func kinds(t *testing.T) string {
 	t.Helper()
-	return string(must(json.Marshal([]worker.Kind{{}, order}))(t))
+	return string(must.Get(json.Marshal([]worker.Kind{{}, order}))(t))
 }
 
 // orders opens the orders of env.
@@ -46,7 +48,7 @@ func TestKinds(t *testing.T) {
 	// names fails unless the document names the task that is booked for it.
 	names := func(id string) {
 		t.Helper()
-		d := must(a.Get(t.Context(), id))(t)
+		d := must.Get(a.Get(t.Context(), id))(t)
 		booked := func(task *cloudtaskspb.Task) bool { return path.Base(task.GetName()) == d.BookedTask }
 		if !slices.ContainsFunc(q.tasks(t), booked) {
 			t.Errorf("%s names the task %q, which is not booked", id, d.BookedTask)

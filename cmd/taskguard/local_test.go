@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/cmd/internal/workerservice"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease/analysislock"
@@ -49,7 +51,7 @@ func TestLocal(t *testing.T) {
 	t.Run("its workers also write their log as Cloud Logging gets it", func(t *testing.T) {
 		lines := ""
 		for _, worker := range []string{"1", "2"} {
-			lines += string(must(os.ReadFile(filepath.Join(logs, "worker-"+worker+".jsonl")))(t))
+			lines += string(must.Get(os.ReadFile(filepath.Join(logs, "worker-"+worker+".jsonl")))(t))
 		}
 		if n := strings.Count(lines, `"severity":"INFO","message":"serving"`); n != 2 {
 			t.Errorf("%d workers serve, want 2: %s", n, lines)
@@ -101,7 +103,7 @@ func TestLocal(t *testing.T) {
 		}
 	})
 	t.Run("a worker takes what it exports", func(t *testing.T) {
-		o := must(workerservice.ParseConfig(env.with("TASK_AUTH", "none").lookup))(t).Options
+		o := must.Get(workerservice.ParseConfig(env.with("TASK_AUTH", "none").lookup))(t).Options
 		exported := fmt.Sprint(o.Queue.Caller, " ", o.RunTimeout, " ", o.Collection, env["LOG_LEVEL"])
 		if want := caller + " 40s analyses"; exported != want {
 			t.Errorf("%s, want %s", exported, want)
@@ -144,7 +146,7 @@ func TestLocal_Progress(t *testing.T) {
 	eventually(t, "a checkpoint", func() bool { return fieldsOf(t, env, "x")["checkpoint"] != nil })
 	_, after, _ := strings.Cut(progress.String(), "worker 1 serves")
 	_, after, _ = strings.Cut(after, "process ")
-	check(t, syscall.Kill(must(strconv.Atoi(strings.Fields(after)[0]))(t), syscall.SIGKILL))
+	must.OK(t, syscall.Kill(must.Get(strconv.Atoi(strings.Fields(after)[0]))(t), syscall.SIGKILL))
 	wantParts(t, progress, "recovery: ", "worker 1 ended; it serves again", "x continues on worker 1, token ")
 	taskguard(t, env, "cancel x").done(t)
 	wantParts(t, progress, "x: worker 1 answered 200 lock_lost\n")
@@ -216,7 +218,7 @@ func TestLocal_Refused(t *testing.T) {
 	})
 	t.Run("the directory of the logs is checked first", func(t *testing.T) {
 		file, occupied := write(t, "file", ""), t.TempDir()
-		check(t, os.Mkdir(filepath.Join(occupied, "worker-1.jsonl"), 0o700))
+		must.OK(t, os.Mkdir(filepath.Join(occupied, "worker-1.jsonl"), 0o700))
 		for _, logs := range []string{file, occupied} {
 			for _, command := range []string{"local", "demo"} {
 				taskguard(t, vars{}, command+" --logs "+logs).fails(t, "--logs", logs).wantOneErrorLine(t)
@@ -236,20 +238,20 @@ func TestLocal_Interrupt(t *testing.T) {
 				echo "$PPID" >%[1]s; while :; do sleep 0.1; done`, notes, again))
 			lines, out := make(firstLine, 1), &emulatortest.Log{}
 			args := []string{"local", "--port", "0", "--json", "--workers", "1"}
-			cmd := exec.CommandContext(t.Context(), must(os.Executable())(t), args...)
+			cmd := exec.CommandContext(t.Context(), must.Get(os.Executable())(t), args...)
 			cmd.SysProcAttr, cmd.Stdout, cmd.Stderr = &syscall.SysProcAttr{Setpgid: true}, lines, out
 			cmd.Env = append(os.Environ(), "ANALYZER=exec:"+analyzer)
-			check(t, cmd.Start())
+			must.OK(t, cmd.Start())
 			taskguard(t, exportsOf(t, received(t, lines)), "submit --input {} --id x").done(t)
 			begun(t, notes, 1)
-			worker := must(strconv.Atoi(strings.TrimSpace(string(must(os.ReadFile(notes))(t)))))(t)
+			worker := must.Get(strconv.Atoi(strings.TrimSpace(string(must.Get(os.ReadFile(notes))(t)))))(t)
 
-			check(t, syscall.Kill(-cmd.Process.Pid, syscall.SIGINT))
+			must.OK(t, syscall.Kill(-cmd.Process.Pid, syscall.SIGINT))
 			begun(t, notes, 2) // the program is told
 			want := "exit status 0"
 			if again {
 				want = "signal: interrupt"
-				check(t, cmd.Process.Signal(syscall.SIGINT))
+				must.OK(t, cmd.Process.Signal(syscall.SIGINT))
 			}
 			_ = cmd.Wait() // its state is checked
 			if got := cmd.ProcessState.String(); got != want {

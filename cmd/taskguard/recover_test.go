@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/testing/emulatortest"
 )
 
@@ -86,11 +88,11 @@ func TestRestore(t *testing.T) {
 func googles(t *testing.T, env vars, method, path string, body map[string]string) {
 	t.Helper()
 	url := "http://" + env["FIRESTORE_EMULATOR_HOST"] + "/emulator/v1/projects/" + env["GOOGLE_CLOUD_PROJECT"] + path
-	data := bytes.NewReader(must(json.Marshal(body))(t))
-	request := must(http.NewRequestWithContext(t.Context(), method, url, data))(t)
+	data := bytes.NewReader(must.Get(json.Marshal(body))(t))
+	request := must.Get(http.NewRequestWithContext(t.Context(), method, url, data))(t)
 	request.Header.Set("Content-Type", "application/json")
 	response, err := http.DefaultClient.Do(request)
-	check(t, err)
+	must.OK(t, err)
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		t.Fatalf("%s %s: %s", method, path, response.Status)

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/api/option"
 
@@ -129,12 +131,12 @@ type running struct {
 // startRun starts taskguard with args in the environment env.
 func startRun(t testing.TB, env vars, args ...string) *running {
 	t.Helper()
-	r := &running{Cmd: exec.Command(must(os.Executable())(t), args...)}
+	r := &running{Cmd: exec.Command(must.Get(os.Executable())(t), args...)}
 	r.Env, r.Stdout, r.Stderr = os.Environ(), &r.out, &r.out
 	for name, value := range env {
 		r.Env = append(r.Env, name+"="+value)
 	}
-	check(t, r.Start())
+	must.OK(t, r.Start())
 	t.Cleanup(func() { _ = r.Process.Kill(); _ = r.Wait() })
 	return r
 }
@@ -157,7 +159,7 @@ func begun(t testing.TB, file string, n int) {
 
 // The first run of an analysis holds its lock, until each row ends it.
 func TestRun_End(t *testing.T) {
-	signal := func(t *testing.T, r *running, s os.Signal) { check(t, r.Process.Signal(s)) }
+	signal := func(t *testing.T, r *running, s os.Signal) { must.OK(t, r.Process.Signal(s)) }
 	for name, tc := range map[string]struct {
 		during func(t *testing.T, q *testQueue, r *running)
 		ignore string // what the program does to ignore SIGTERM. It is killed 5 s later: time for a second signal
@@ -195,7 +197,7 @@ func TestRun_End(t *testing.T) {
 			during: func(t *testing.T, q *testQueue, _ *running) {
 				taskguard(t, q.without(), "unlock x").done(t)
 				a := analyses(t, q.env)
-				must(a.AcquireAnalysisLock(t.Context(), "x", "w/2", 0, analysislock.AcquireOptions{}))(t)
+				must.Get(a.AcquireAnalysisLock(t.Context(), "x", "w/2", 0, analysislock.AcquireOptions{}))(t)
 			},
 			code: later, text: "x lost its lock: nothing of this run is written; the next delivery is enqueued\n",
 			status: "PROCESSING", held: true,
@@ -212,7 +214,7 @@ func TestRun_End(t *testing.T) {
 			begun(t, file, 1)
 			tc.during(t, q, r)
 			r.end(t, tc.code, tc.text)
-			d := must(a.Summary(t.Context(), "x"))(t)
+			d := must.Get(a.Summary(t.Context(), "x"))(t)
 			if d.Status != tc.status || (d.Lock.Owner != "") != tc.held {
 				t.Errorf("%s, owner %q, want %s, held %t", d.Status, d.Lock.Owner, tc.status, tc.held)
 			}
@@ -256,25 +258,25 @@ func TestRun_Job(t *testing.T) {
 	api, executions := jobsAPI(t, q.env.with("RUN_TIMEOUT", "1h").with("ANALYZER", "exec:"+script(t,
 		`echo >>`+file+`; test $(wc -l <`+file+`) -gt 1 || exec sleep 60; sleep 2; echo '"done"'`)))
 
-	cfg := must(workerservice.ParseConfig(q.env.with("TASK_AUTH", "none").with("RUN_TIMEOUT", "1s").
+	cfg := must.Get(workerservice.ParseConfig(q.env.with("TASK_AUTH", "none").with("RUN_TIMEOUT", "1s").
 		with("ANALYZER", "job:projects/p/locations/l/jobs/long").lookup))(t)
 	cfg.JobOptions = []option.ClientOption{option.WithEndpoint(api.URL), option.WithHTTPClient(api.Client())}
 	ctx, stop := context.WithCancel(t.Context())
 	log, served := &emulatortest.Log{}, make(chan error, 1)
 	go func() { served <- workerservice.Serve(ctx, cfg, l, telemetry.NewLogger(log, "json", 0)) }()
-	t.Cleanup(func() { stop(); check(t, <-served) })
+	t.Cleanup(func() { stop(); must.OK(t, <-served) })
 
 	taskguard(t, q.env, "submit --input 1 --id x").done(t)
 	killed := received(t, executions)
 	begun(t, file, 1)
 	taskguard(t, q.env.with("ANALYZER", builtin), "run x").want(t, later, "x is locked by") // a second execution
-	check(t, killed.Process.Kill())
+	must.OK(t, killed.Process.Kill())
 	eventually(t, "recovery, or the follow-up of the second, has started another", func() bool {
 		taskguard(t, q.env, "recover").done(t)
 		return len(executions) > 0
 	})
 	received(t, executions).end(t, cli.ExitDone, "x is READY\n")
-	d := must(analyses(t, q.env).Get(t.Context(), "x"))(t)
+	d := must.Get(analyses(t, q.env).Get(t.Context(), "x"))(t)
 	if d.Result != "done" || len(d.History) != 2 {
 		t.Errorf("%s %v, history %+v", d.Status, d.Result, d.History)
 	}

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -82,7 +84,7 @@ func TestWrongUsage(t *testing.T) {
 		}
 	}
 	t.Run("a library for flags prints nothing of its own to the process's standard error", func(t *testing.T) {
-		out, err := exec.CommandContext(t.Context(), must(os.Executable())(t), "status", "--frob").CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), must.Get(os.Executable())(t), "status", "--frob").CombinedOutput()
 		if err == nil || strings.Count(string(out), "\n") != 1 {
 			t.Errorf("%v: %s", err, out)
 		}
@@ -192,7 +194,7 @@ func TestLostOutput(t *testing.T) {
 func TestFiles(t *testing.T) {
 	dir, big := t.TempDir(), strings.Repeat("x", 1<<20)
 	pipe := filepath.Join(dir, "pipe")
-	check(t, syscall.Mkfifo(pipe, 0o600))
+	must.OK(t, syscall.Mkfifo(pipe, 0o600))
 	for file, named := range map[string]string{
 		pipe:                                     "not a regular file",
 		dir:                                      "not a regular file",

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/emulator/firestore"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease/analysislock"
@@ -63,9 +65,7 @@ func BenchmarkPeakMemory(b *testing.B) {
 			p := w.start(b, "ANALYZER="+analyzer.URL, c.env)
 			for i := range runs {
 				id := strconv.Itoa(i)
-				if err := w.analyses.Create(b.Context(), id, c.input, repo.CreateOptions{}); err != nil {
-					b.Fatal(err)
-				}
+				must.OK(b, w.analyses.Create(b.Context(), id, c.input, repo.CreateOptions{}))
 				out.Go(func() {
 					if code, body, err := p.deliver(b.Context(), id); code != http.StatusOK {
 						b.Errorf("%s: %d %s %v", id, code, body, err)
@@ -151,7 +151,7 @@ func TestWorker_DeathsByInput(t *testing.T) {
 		return worker.deliver(t.Context(), "x")
 	}
 
-	check(t, c.analyses.Create(t.Context(), "x", hostileInput(values), repo.CreateOptions{}))
+	must.OK(t, c.analyses.Create(t.Context(), "x", hostileInput(values), repo.CreateOptions{}))
 	for attempt := 1; attempt <= maxAttempts; attempt++ {
 		if code, _, _ := deliver(); code != 0 {
 			t.Fatalf("attempt %d: the worker survives with %d MiB: %d", attempt, tooLittle/mib, code)

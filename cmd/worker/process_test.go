@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
 	"taskguard/internal/testing/emulatortest"
@@ -36,7 +38,7 @@ func TestMain(m *testing.M) {
 func listen(t testing.TB, address string) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
-	check(t, err)
+	must.OK(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -67,13 +69,13 @@ func newCloudOn(t testing.TB, b *emulatortest.Backend) *cloud {
 func (c *cloud) create(t testing.TB, id string) {
 	t.Helper()
 	input := map[string]any{"name": "a.txt", "text": "hello world"}
-	check(t, c.analyses.Create(t.Context(), id, input, repo.CreateOptions{}))
+	must.OK(t, c.analyses.Create(t.Context(), id, input, repo.CreateOptions{}))
 }
 
 func (c *cloud) get(t testing.TB, id string) analysislock.Analysis {
 	t.Helper()
 	a, err := c.analyses.Get(t.Context(), id)
-	check(t, err)
+	must.OK(t, err)
 	return a
 }
 
@@ -121,8 +123,8 @@ func (c *cloud) start(t testing.TB, env ...string) *process {
 	p := &process{cmd: c.command(env...)}
 	p.cmd.Stderr = &p.stderr
 	out, err := p.cmd.StdoutPipe()
-	check(t, err)
-	check(t, p.cmd.Start())
+	must.OK(t, err)
+	must.OK(t, p.cmd.Start())
 	t.Cleanup(func() { _ = p.cmd.Process.Kill(); p.done.Wait(); _ = p.cmd.Wait() })
 	lines := bufio.NewReader(out)
 	for p.url == "" {
@@ -145,7 +147,7 @@ func (c *cloud) start(t testing.TB, env ...string) *process {
 
 func (p *process) signal(t testing.TB, s os.Signal) {
 	t.Helper()
-	check(t, p.cmd.Process.Signal(s))
+	must.OK(t, p.cmd.Process.Signal(s))
 }
 
 // stop sends SIGTERM, and SIGKILL to a worker that does not end. Cloud Run does so after
@@ -236,12 +238,5 @@ func TestWorker_MemoryLimit(t *testing.T) {
 		if err != nil || line.Limit != want {
 			t.Errorf("%s: a limit of %d bytes, want %d (%v)", env, line.Limit, want, err)
 		}
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/api/option"
@@ -62,7 +64,7 @@ func newTasks(t *testing.T) *tasks {
 	served.Go(func() { _ = q.Serve(l) })
 	t.Cleanup(func() { q.Close(); served.Wait() })
 	conn, err := q.Dial()
-	check(t, err)
+	must.OK(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	if q.client, err = apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)); err != nil {
 		t.Fatal(err)
@@ -96,7 +98,7 @@ func (q *tasks) book(t *testing.T, id string) {
 	queue, err := taskqueue.Open(t.Context(), taskqueue.Config{
 		Name: queueName, TargetURL: q.target, Caller: account, Audience: "https://audience.test", EmulatorHost: q.host,
 	})
-	check(t, err)
+	must.OK(t, err)
 	defer func() { _ = queue.Close() }()
 	task := taskqueue.Task{Name: taskqueue.Name(t.Name(), id), AnalysisID: id}
 	if _, err := queue.Book(t.Context(), task); err != nil {
@@ -138,11 +140,11 @@ func TestStop_NextWorker(t *testing.T) {
 func TestStop_Act(t *testing.T) {
 	t.Parallel()
 	c, q, ledger := newCloud(t), newTasks(t), filepath.Join(t.TempDir(), "ledger")
-	check(t, syscall.Mkfifo(ledger, 0o600))
+	must.OK(t, syscall.Mkfifo(ledger, 0o600))
 	python := examplestest.Find(t, "PYTHON", "python3")[0]
 	analyzer := "ANALYZER=exec:" + python + " ../../docs/examples/python/charge.py"
 	input := map[string]any{"ledger": ledger, "cents": 4200}
-	check(t, c.analyses.Create(t.Context(), "x", input, repo.CreateOptions{}))
+	must.OK(t, c.analyses.Create(t.Context(), "x", input, repo.CreateOptions{}))
 	first := c.start(t, q.env(analyzer)...)
 	q.reach(first)
 	q.book(t, "x")
@@ -151,7 +153,7 @@ func TestStop_Act(t *testing.T) {
 	first.stop(t)
 	first.log.Await(t, `"message":"stopping"`)
 	reader, err := os.OpenFile(ledger, os.O_RDWR|syscall.O_NONBLOCK, 0) // now the charge can go on
-	check(t, err)
+	must.OK(t, err)
 	defer func() { _ = reader.Close() }()
 	first.exitsCleanly(t)
 
@@ -202,7 +204,7 @@ func TestStop_SecondSignal(t *testing.T) {
 			t.Parallel()
 			c, script := newCloud(t), filepath.Join(t.TempDir(), "deaf.sh")
 			const deaf = `trap '' TERM; echo '{"progress":0.5,"ack":1}' >&3; read -r reply <&4; while :; do sleep 0.1; done`
-			check(t, os.WriteFile(script, []byte(deaf), 0o600))
+			must.OK(t, os.WriteFile(script, []byte(deaf), 0o600))
 			c.create(t, "x")
 			p := c.start(t, "ANALYZER=exec:/bin/sh "+script)
 			p.delivered(t, "x")
@@ -257,7 +259,7 @@ func TestStop_ManyRuns(t *testing.T) {
 	p.exitsCleanly(t)
 	booked := 0
 	for _, err := range q.client.ListTasks(t.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName}).All() {
-		check(t, err)
+		must.OK(t, err)
 		booked++
 	}
 	if booked != 200 {

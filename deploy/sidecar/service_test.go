@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/api/run/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -17,12 +19,8 @@ import (
 func read(t *testing.T) (s run.Service, worker, app *run.Container) {
 	t.Helper()
 	data, err := exec.CommandContext(t.Context(), "bash", "service.sh").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.UnmarshalStrict(data, &s, yaml.DisallowUnknownFields); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, yaml.UnmarshalStrict(data, &s, yaml.DisallowUnknownFields))
 	all := s.Spec.Template.Spec.Containers
 	var names []string
 	for i := range all {

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"taskguard/internal/testing/must"
 )
 
 var (
@@ -64,5 +66,5 @@ func outputs(t *testing.T, folder string, into any) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	state := struct{ Outputs any }{into}
-	check(t, json.Unmarshal([]byte(text(t, filepath.Join(folder, "terraform.tfstate"))), &state))
+	must.OK(t, json.Unmarshal([]byte(text(t, filepath.Join(folder, "terraform.tfstate"))), &state))
 }

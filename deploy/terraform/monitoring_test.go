@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/hcl/v2/hclparse"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -112,7 +114,7 @@ func monitoringFilesAreTheModules(t *testing.T, files json.RawMessage) {
 		Metrics, Policies map[string]json.RawMessage
 		Dashboard         string
 	}
-	check(t, json.Unmarshal(files, &made))
+	must.OK(t, json.Unmarshal(files, &made))
 	want := map[string]string{"dashboard.json": file(t, []byte(made.Dashboard), new(dashboards.Dashboard))}
 	if regexp.MustCompile(`"[xy]Pos":0\D`).MatchString(made.Dashboard) {
 		t.Error("Cloud Monitoring drops a zero, so each plan would change the dashboard")
@@ -125,7 +127,7 @@ func monitoringFilesAreTheModules(t *testing.T, files json.RawMessage) {
 		want["policies/"+name+".json"] = file(t, p, new(monitoring.AlertPolicy))
 	}
 	if *update {
-		check(t, os.RemoveAll(monitoringFolder))
+		must.OK(t, os.RemoveAll(monitoringFolder))
 		for name, text := range want {
 			path := filepath.Join(monitoringFolder, name)
 			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as git makes it
@@ -139,10 +141,10 @@ func monitoringFilesAreTheModules(t *testing.T, files json.RawMessage) {
 	got := map[string]string{}
 	for _, pattern := range []string{"*.json", "*/*.json"} {
 		paths, err := filepath.Glob(filepath.Join(monitoringFolder, pattern))
-		check(t, err)
+		must.OK(t, err)
 		for _, path := range paths {
 			name, err := filepath.Rel(monitoringFolder, path)
-			check(t, err)
+			must.OK(t, err)
 			got[filepath.ToSlash(name)] = text(t, path)
 		}
 	}
@@ -157,7 +159,7 @@ func alertsGoWhereTheyShould(t *testing.T, files json.RawMessage) {
 	var made struct {
 		Policies map[string]*monitoring.AlertPolicy
 	}
-	check(t, json.Unmarshal(files, &made))
+	must.OK(t, json.Unmarshal(files, &made))
 	channels := map[string][]string{"CRITICAL": {"pager"}, "ERROR": {"mail"}}
 	for name, p := range made.Policies {
 		var got []string
@@ -199,6 +201,6 @@ func file(t *testing.T, made []byte, of any) string {
 		t.Fatalf("%v: %s", err, made)
 	}
 	out, err := json.MarshalIndent(of, "", "  ")
-	check(t, err)
+	must.OK(t, err)
 	return strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&").Replace(string(out)) + "\n"
 }

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
@@ -76,7 +78,7 @@ func calls(t *testing.T, cases map[string]vars) (folder string) {
 		modules[name], outputs[name] = call, vars{"value": "${module." + name + "}"}
 	}
 	main, err := json.Marshal(vars{"module": modules, "output": outputs})
-	check(t, err)
+	must.OK(t, err)
 	return configuration(t, "main.tf.json", string(main))
 }
 
@@ -99,8 +101,8 @@ func configuration(t *testing.T, name, main string) (folder string) {
 	}
 	for name, content := range files {
 		path := filepath.Join(folder, name)
-		check(t, os.MkdirAll(filepath.Dir(path), 0o700))
-		check(t, os.WriteFile(path, []byte(content), 0o600))
+		must.OK(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		must.OK(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 	if out, err := terraform(t, folder, "init", "-backend=false", "-no-color"); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -111,7 +113,7 @@ func configuration(t *testing.T, name, main string) (folder string) {
 func text(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	check(t, err)
+	must.OK(t, err)
 	return string(data)
 }
 
@@ -135,7 +137,7 @@ const digest = "@sha256:00000000000000000000000000000000000000000000000000000000
 // parse decodes cases, in which DIGEST is that of an image.
 func parse(t *testing.T, cases string, into any) {
 	t.Helper()
-	check(t, yaml.UnmarshalStrict([]byte(strings.ReplaceAll(cases, "DIGEST", digest)), into))
+	must.OK(t, yaml.UnmarshalStrict([]byte(strings.ReplaceAll(cases, "DIGEST", digest)), into))
 }
 
 // evaluated holds the module's outputs by case.
@@ -190,9 +192,9 @@ func TestSettings(t *testing.T) {
 		got[name] = one.Value.Settings
 	}
 	data, err := json.MarshalIndent(got, "", " ")
-	check(t, err)
+	must.OK(t, err)
 	if *update {
-		check(t, os.WriteFile(golden, append(data, '\n'), 0o600))
+		must.OK(t, os.WriteFile(golden, append(data, '\n'), 0o600))
 	}
 	if diff := cmp.Diff(strings.Split(text(t, golden), "\n"), strings.Split(string(data)+"\n", "\n")); diff != "" {
 		t.Errorf("make settings writes %s: -golden +Terraform:\n%s", golden, diff)
@@ -383,13 +385,5 @@ func refused(t *testing.T, text string) {
 		if !strings.Contains(details[name], c.Want) {
 			t.Errorf("%s: got %q, want %q", name, details[name], c.Want)
 		}
-	}
-}
-
-// check fails the test on an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	client "cloud.google.com/go/firestore"
 	"google.golang.org/grpc/codes"
 )
@@ -28,8 +30,8 @@ func (r *rig) watch(q client.Query) *watch {
 // then the changes with the documents' places: "a=1 b=2: +a@0 ~b@1-1 -c@2".
 func (w *watch) next() string {
 	w.t.Helper()
-	snap := must(w.snapshots.Next())(w.t)
-	docs := must(snap.Documents.GetAll())(w.t)
+	snap := must.Get(w.snapshots.Next())(w.t)
+	docs := must.Get(snap.Documents.GetAll())(w.t)
 	if snap.ReadTime.Before(w.last) {
 		w.t.Errorf("snapshot at %v after one at %v", snap.ReadTime, w.last)
 	}
@@ -124,8 +126,8 @@ var listenCases = []conformanceCase{
 	{"SelectedFieldsAreAllThatIsSent", func(t *testing.T, r *rig) {
 		ref := r.client.Doc("v/a")
 		r.ok(ref.Set(r.ctx, object{"n": 1, "m": 2}))
-		snap := must(r.watch(r.client.Collection("v").Select("n")).snapshots.Next())(t)
-		docs := must(snap.Documents.GetAll())(t)
+		snap := must.Get(r.watch(r.client.Collection("v").Select("n")).snapshots.Next())(t)
+		docs := must.Get(snap.Documents.GetAll())(t)
 		wantData(t, docs[0], object{"n": int64(1)})
 	}},
 	{"TransactionArrivesInOneSnapshot", func(_ *testing.T, r *rig) {
@@ -150,7 +152,7 @@ var listenCases = []conformanceCase{
 		var last time.Time
 		next := func(want object) {
 			t.Helper()
-			snap := must(snapshots.Next())(t)
+			snap := must.Get(snapshots.Next())(t)
 			wantData(t, snap, want)
 			if snap.ReadTime.Before(last) || snap.UpdateTime.After(snap.ReadTime) {
 				t.Errorf("read at %v after %v, written at %v", snap.ReadTime, last, snap.UpdateTime)

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	client "cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/genproto/googleapis/type/latlng"
@@ -19,7 +21,7 @@ import (
 func (r *rig) request(q client.Query) *firestorepb.RunQueryRequest {
 	r.t.Helper()
 	var request firestorepb.RunQueryRequest
-	r.ok(nil, proto.Unmarshal(must(q.Serialize())(r.t), &request))
+	r.ok(nil, proto.Unmarshal(must.Get(q.Serialize())(r.t), &request))
 	return &request
 }
 
@@ -84,7 +86,7 @@ var queryCases = []conformanceCase{
 		v := r.client.Collection("v").OrderBy("x", client.Asc)
 		r.wantFound(v.StartAt(1), "0 1 3 2 4")
 		r.wantFound(v.StartAfter(1), "2 4")
-		second := must(r.client.Doc("v/1").Get(r.ctx))(t)
+		second := must.Get(r.client.Doc("v/1").Get(r.ctx))(t)
 		r.wantFound(v.StartAfter(second), "3 2 4")
 		r.wantFound(v.StartAfter(second).Limit(1), "3")
 		r.wantFound(r.client.Collection("v").OrderBy("x", client.Desc).StartAfter(second), "0")
@@ -155,7 +157,7 @@ var queryCases = []conformanceCase{
 			{[]string{"b.d", "zz"}, object{"b": object{"d": int64(3)}}},
 			{nil, object{}},
 		} {
-			snaps := must(r.client.Collection("v").Select(c.paths...).Documents(r.ctx).GetAll())(t)
+			snaps := must.Get(r.client.Collection("v").Select(c.paths...).Documents(r.ctx).GetAll())(t)
 			wantData(t, snaps[0], c.want)
 		}
 	}},
@@ -164,7 +166,7 @@ var queryCases = []conformanceCase{
 			r.doc(object{"n": i})
 		}
 		q := r.client.Collection("c").Where("n", ">", 1)
-		result := must(q.NewAggregationQuery().WithCount("all").Get(r.ctx))(t)
+		result := must.Get(q.NewAggregationQuery().WithCount("all").Get(r.ctx))(t)
 		if got := result["all"].(*value).GetIntegerValue(); got != 3 {
 			t.Errorf("count %d, want 3", got)
 		}

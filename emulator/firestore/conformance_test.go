@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"taskguard/internal/testing/must"
+
 	client "cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/api/option"
@@ -92,7 +94,7 @@ func newRig(t testing.TB, conn *grpc.ClientConn) *rig {
 func rigOf(t testing.TB, conn *grpc.ClientConn, project string) *rig {
 	t.Helper()
 	ctx := t.Context()
-	c := must(client.NewClient(ctx, project, option.WithGRPCConn(conn)))(t)
+	c := must.Get(client.NewClient(ctx, project, option.WithGRPCConn(conn)))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return &rig{
 		t: t, ctx: ctx, client: c, raw: firestorepb.NewFirestoreClient(conn),
@@ -102,7 +104,7 @@ func rigOf(t testing.TB, conn *grpc.ClientConn, project string) *rig {
 
 func dialServer(t testing.TB, s *firestore.Server) *grpc.ClientConn {
 	t.Helper()
-	conn := must(s.Dial())(t)
+	conn := must.Get(s.Dial())(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -120,7 +122,7 @@ func (owner) RequireTransportSecurity() bool { return false }
 func dialHost(t testing.TB, host string) *grpc.ClientConn {
 	t.Helper()
 	insecurely := grpc.WithTransportCredentials(insecure.NewCredentials())
-	conn := must(grpc.NewClient(host, insecurely, grpc.WithPerRPCCredentials(owner{})))(t)
+	conn := must.Get(grpc.NewClient(host, insecurely, grpc.WithPerRPCCredentials(owner{})))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -156,7 +158,7 @@ func (r *rig) get(ref *client.DocumentRef) *client.DocumentSnapshot {
 
 func (r *rig) begin() []byte {
 	r.t.Helper()
-	answer := must(r.raw.BeginTransaction(r.ctx, &firestorepb.BeginTransactionRequest{Database: r.database}))(r.t)
+	answer := must.Get(r.raw.BeginTransaction(r.ctx, &firestorepb.BeginTransactionRequest{Database: r.database}))(r.t)
 	return answer.Transaction
 }
 
@@ -251,15 +253,5 @@ func wantCode(t *testing.T, err error, want codes.Code, what ...any) {
 	t.Helper()
 	if got := status.Code(err); got != want {
 		t.Errorf("%.100v code %v, want %v (%v)", what, got, want, err)
-	}
-}
-
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatalf("unexpected error: %v", err)
-		}
-		return v
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	client "cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc/codes"
@@ -56,7 +58,7 @@ var transactionCases = []conformanceCase{
 		begin := &firestorepb.TransactionOptions{
 			Mode: &firestorepb.TransactionOptions_ReadWrite_{ReadWrite: &firestorepb.TransactionOptions_ReadWrite{}},
 		}
-		answers := must(r.batchGet(&firestorepb.BatchGetDocumentsRequest{
+		answers := must.Get(r.batchGet(&firestorepb.BatchGetDocumentsRequest{
 			Database: r.database, Documents: []string{ref.Path},
 			ConsistencySelector: &firestorepb.BatchGetDocumentsRequest_NewTransaction{NewTransaction: begin},
 		}))(t)
@@ -67,7 +69,7 @@ var transactionCases = []conformanceCase{
 
 		request := r.request(r.client.Collection("c").Query)
 		request.ConsistencySelector = &firestorepb.RunQueryRequest_NewTransaction{NewTransaction: begin}
-		found := must(r.query(request))(t)
+		found := must.Get(r.query(request))(t)
 		if len(found[0].Transaction) == 0 || !found[len(found)-1].GetDone() {
 			t.Errorf("answers %v, want a transaction in the first, and the last marked as done", found)
 		}

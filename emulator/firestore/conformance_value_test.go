@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	client "cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"github.com/google/go-cmp/cmp"
@@ -47,7 +49,8 @@ var transformCases = []conformanceCase{
 	}},
 	{"ServerTimestampIsTheCommitsInMilliseconds", func(t *testing.T, r *rig) {
 		ref := r.doc(nil)
-		result := must(ref.Set(r.ctx, object{"t": client.ServerTimestamp, "n": object{"t": client.ServerTimestamp}}))(t)
+		value := object{"t": client.ServerTimestamp, "n": object{"t": client.ServerTimestamp}}
+		result := must.Get(ref.Set(r.ctx, value))(t)
 		data := r.get(ref).Data()
 		outer, inner := data["t"].(time.Time), data["n"].(object)["t"].(time.Time)
 		if want := outer.Truncate(time.Millisecond); !outer.Equal(want) || !inner.Equal(want) {

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	client "cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"github.com/google/go-cmp/cmp"
@@ -34,7 +36,7 @@ var readCases = []conformanceCase{
 	{"ReadTimeIsNotBeforeTheWriteItShows", func(t *testing.T, r *rig) {
 		ref := r.doc(nil)
 		for range 20 {
-			wrote := must(ref.Set(r.ctx, object{"t": client.ServerTimestamp}))(t)
+			wrote := must.Get(ref.Set(r.ctx, object{"t": client.ServerTimestamp}))(t)
 			snap := r.get(ref)
 			if !snap.UpdateTime.Equal(wrote.UpdateTime) || snap.ReadTime.Before(snap.UpdateTime) {
 				t.Fatalf("written %v, update time %v, read time %v", wrote.UpdateTime, snap.UpdateTime, snap.ReadTime)
@@ -59,20 +61,20 @@ var readCases = []conformanceCase{
 	}},
 	{"BatchGetAnswersEveryDocumentOnce", func(t *testing.T, r *rig) {
 		found, missing := r.doc(object{"n": 1}), r.doc(nil)
-		snaps := must(r.client.GetAll(r.ctx, []*client.DocumentRef{missing, found, missing}))(t)
+		snaps := must.Get(r.client.GetAll(r.ctx, []*client.DocumentRef{missing, found, missing}))(t)
 		for i, want := range []bool{false, true, false} {
 			if got := snaps[i].Exists(); got != want {
 				t.Errorf("%d exists: %v, want %v", i, got, want)
 			}
 		}
-		answers := must(r.read(nil, found, found))(t)
+		answers := must.Get(r.read(nil, found, found))(t)
 		if len(answers) != 1 {
 			t.Errorf("%d answers for one name asked twice, want 1", len(answers))
 		}
 	}},
 	{"MaskLimitsWhatIsRead", func(t *testing.T, r *rig) {
 		ref := r.doc(object{"a": 1, "b": object{"c": 2, "d": 3}})
-		got := must(r.readName(ref.Path, "b.c", "zz"))(t)[0].GetFound().GetFields()
+		got := must.Get(r.readName(ref.Path, "b.c", "zz"))(t)[0].GetFound().GetFields()
 		want := fields{"b": mapValue(fields{"c": integerValue(2)})}
 		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 			t.Errorf("fields (-want +got):\n%s", diff)
@@ -165,7 +167,7 @@ var writeCases = []conformanceCase{
 		ref := r.doc(nil)
 		w := putFields(ref.Path, fields{"a": integerValue(1), "b": integerValue(2)})
 		w.UpdateMask = &firestorepb.DocumentMask{FieldPaths: []string{"a"}}
-		answer := must(r.commit(nil, w))(t)
+		answer := must.Get(r.commit(nil, w))(t)
 		if got, want := answer.CommitTime.AsTime(), answer.WriteResults[0].UpdateTime.AsTime(); !got.Equal(want) {
 			t.Errorf("committed at %v, updated at %v", got, want)
 		}
@@ -200,7 +202,7 @@ var noOpCases = []conformanceCase{
 		r.ok(ref.Set(r.ctx, object{"n": 1, "a": []any{1}}))
 		r.ok(ref.Update(r.ctx, []client.Update{{Path: "n", Value: 1}}))
 		r.ok(ref.Update(r.ctx, []client.Update{{Path: "none", Value: client.Delete}}))
-		result := must(ref.Update(r.ctx, []client.Update{{Path: "n", Value: client.Increment(0)}}))(t)
+		result := must.Get(ref.Update(r.ctx, []client.Update{{Path: "n", Value: client.Increment(0)}}))(t)
 		if after := r.get(ref).UpdateTime; !after.Equal(before) || !result.UpdateTime.Equal(before) {
 			t.Errorf("update time %v, reported %v, want %v", after, result.UpdateTime, before)
 		}
@@ -208,7 +210,7 @@ var noOpCases = []conformanceCase{
 	{"CommitThatRestoresTheDocumentKeepsTheUpdateTime", func(t *testing.T, r *rig) {
 		ref := r.doc(object{"n": 1})
 		before := r.get(ref).UpdateTime
-		answer := must(r.commit(nil, put(ref, 2), put(ref, 1)))(t)
+		answer := must.Get(r.commit(nil, put(ref, 2), put(ref, 1)))(t)
 		for _, result := range answer.WriteResults {
 			if !result.UpdateTime.AsTime().Equal(before) {
 				t.Errorf("reported %v, want %v", result.UpdateTime.AsTime(), before)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -147,7 +149,7 @@ func number(t *testing.T, variable string, otherwise int) int {
 	if os.Getenv(variable) == "" {
 		return otherwise
 	}
-	return must(strconv.Atoi(os.Getenv(variable)))(t)
+	return must.Get(strconv.Atoi(os.Getenv(variable)))(t)
 }
 
 // described returns a document's id and fields. Times of commits are all the same.

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	client "cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc"
@@ -150,7 +152,7 @@ func TestUnimplemented(t *testing.T) {
 		var served []string
 		call := func(name string) {
 			desc := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
-			stream := must(conn.NewStream(t.Context(), desc, "/google.firestore.v1.Firestore/"+name))(t)
+			stream := must.Get(conn.NewStream(t.Context(), desc, "/google.firestore.v1.Firestore/"+name))(t)
 			_ = errors.Join(stream.SendMsg(&emptypb.Empty{}), stream.CloseSend()) // RecvMsg returns the reason
 			err := stream.RecvMsg(&emptypb.Empty{})
 			if status.Code(err) == codes.InvalidArgument { // no database
@@ -221,7 +223,7 @@ func TestOptions_Now(t *testing.T) {
 	r := newRig(t, dialServer(t, server))
 	var last time.Time
 	for n := range 5 {
-		wrote := must(r.client.Doc("c/d").Set(r.ctx, object{"n": n}))(t).UpdateTime
+		wrote := must.Get(r.client.Doc("c/d").Set(r.ctx, object{"n": n}))(t).UpdateTime
 		read := r.get(r.client.Doc("c/none")).ReadTime
 		if !wrote.After(last) || read.Before(wrote) {
 			t.Errorf("written at %v after %v, read at %v", wrote, last, read)

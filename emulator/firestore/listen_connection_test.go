@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"taskguard/internal/testing/must"
+
 	client "cloud.google.com/go/firestore"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
@@ -109,7 +111,7 @@ func TestListen_BrokenConnection(t *testing.T) {
 
 func TestClose(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	server := firestore.NewServer(firestore.Options{})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc/codes"
 
@@ -74,7 +76,7 @@ func TestListen(t *testing.T) {
 
 	t.Run("it is sent the changes of its results alone", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, r *rig, _ *firestore.Server) {
-			stream, doc := must(r.raw.Listen(r.ctx))(t), r.client.Doc("v/a")
+			stream, doc := must.Get(r.raw.Listen(r.ctx))(t), r.client.Doc("v/a")
 			target := queryTarget(r.request(r.client.Collection("v").Where("n", ">", 5)))
 			r.ok(nil, stream.Send(addTarget(r.database, target)))
 			synctest.Wait()
@@ -86,7 +88,7 @@ func TestListen(t *testing.T) {
 			synctest.Wait()
 			var kinds string
 			var token []byte
-			for _, message := range must(drain(stream.Recv))(t) {
+			for _, message := range must.Get(drain(stream.Recv))(t) {
 				kind := fmt.Sprintf("%T ", message.ResponseType)
 				kinds += strings.TrimPrefix(kind, "*firestorepb.ListenResponse_")
 				token = message.GetTargetChange().GetResumeToken()
@@ -107,7 +109,7 @@ func TestListen(t *testing.T) {
 			one, two := documentsTarget(r.name("c/a")), documentsTarget(r.name("c/a"), r.name("c/b"))
 			listen := func(what string, want codes.Code, requests ...*firestorepb.ListenRequest) {
 				t.Helper()
-				stream := must(r.raw.Listen(r.ctx))(t)
+				stream := must.Get(r.raw.Listen(r.ctx))(t)
 				for _, request := range requests {
 					r.ok(nil, stream.Send(request))
 				}

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/google/go-cmp/cmp"
@@ -31,9 +33,7 @@ func verify(t *testing.T, i *oidc.Issuer, token string) (keys int, claims map[st
 	}
 
 	var page jose.JSONWebKeySet
-	if err := json.Unmarshal(w.Body.Bytes(), &page); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal(w.Body.Bytes(), &page))
 	for i := range page.Keys {
 		k := &page.Keys[i]
 		if got := fmt.Sprintf("%v %s %s", k.IsPublic(), k.Algorithm, k.Use); got != "true RS256 sig" {
@@ -42,9 +42,7 @@ func verify(t *testing.T, i *oidc.Issuer, token string) (keys int, claims map[st
 	}
 
 	parsed, err := jwt.ParseSigned(token, []jose.SignatureAlgorithm{jose.RS256})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if parsed.Claims(page, &claims) != nil {
 		return len(page.Keys), nil
 	}
@@ -55,9 +53,7 @@ func TestIssuer_Token(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := oidc.NewIssuer()
 		token, err := i.Token("a@p.iam.gserviceaccount.com", "https://worker.test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 
 		keys, got := verify(t, i, token)
 		sub, _ := got["sub"].(string)
@@ -84,9 +80,7 @@ func TestIssuer_Rotate(t *testing.T) {
 		t.Error("a claim without JSON is no error")
 	}
 	token, err := i.Sign(map[string]any{"a": "b"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 
 	for n, want := range []bool{true, false} {
 		i.Rotate()

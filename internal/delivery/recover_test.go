@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/taskqueue"
 	"taskguard/lease/analysislock"
 )
@@ -43,9 +45,7 @@ func TestRecovery_Wake(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &recovery{Runner: &Runner{Queue: &c.queue}}
-			if err := r.wake(t.Context(), &analysislock.Analysis{ID: "x"}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, r.wake(t.Context(), &analysislock.Analysis{ID: "x"}))
 			if n := len(slices.Compact(c.queue.booked)); n != c.tried || r.booked.Load() != int64(c.count) {
 				t.Errorf("names %q, %d booked; want %d and %d", c.queue.booked, r.booked.Load(), c.tried, c.count)
 			}
@@ -56,9 +56,7 @@ func TestRecovery_Wake(t *testing.T) {
 	r := &recovery{Runner: &Runner{Queue: q}}
 	for _, minute := range []int{0, 4, 5} {
 		d := analysislock.Analysis{ID: "x", ReadAt: began.Add(time.Duration(minute) * time.Minute)}
-		if err := r.wake(t.Context(), &d); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.wake(t.Context(), &d))
 	}
 	if q.booked[1] != q.booked[3] || q.booked[3] == q.booked[5] {
 		t.Errorf("%q, want another name at most once in five minutes", q.booked)

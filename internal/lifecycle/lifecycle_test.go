@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/labstack/echo/v4"
 
 	"taskguard/internal/build"
@@ -22,9 +24,7 @@ func TestLifecycle_Drain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		work, stop := context.WithCancel(t.Context())
 		l := lifecycle.New(work, slog.New(slog.DiscardHandler))
-		if err := l.Begin(0); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, l.Begin(0))
 		before := l.Track()
 		time.AfterFunc(time.Second, l.End)
 		time.AfterFunc(2*time.Second, before)

@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"github.com/google/go-cmp/cmp"
@@ -54,23 +56,16 @@ type fault struct {
 	after bool
 }
 
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
 func open(t *testing.T) *cloud {
 	t.Helper()
 	c := &cloud{faults: make(chan fault, 100), delivered: make(chan *http.Request, 100)}
 	c.Server = cloudtasks.NewServer(cloudtasks.Options{Transport: c})
 	t.Cleanup(c.Close)
-	c.conn = must(c.Dial(grpc.WithChainUnaryInterceptor(c.intercept)))
+	c.conn = must.Get(c.Dial(grpc.WithChainUnaryInterceptor(c.intercept)))(t)
 	t.Cleanup(func() { _ = c.conn.Close() })
-	c.client = must(apiv2.NewClient(t.Context(), option.WithGRPCConn(c.conn)))
+	c.client = must.Get(apiv2.NewClient(t.Context(), option.WithGRPCConn(c.conn)))(t)
 	create := &cloudtaskspb.CreateQueueRequest{Parent: parent, Queue: &cloudtaskspb.Queue{Name: queue}}
-	must(c.client.CreateQueue(t.Context(), create))
+	must.Get(c.client.CreateQueue(t.Context(), create))(t)
 	return c
 }
 
@@ -115,15 +110,13 @@ func (c *cloud) queue(t *testing.T, cfg taskqueue.Config) *taskqueue.Queue {
 	t.Helper()
 	cfg.Name = queue
 	cfg.TargetURL = stdcmp.Or(cfg.TargetURL, "https://worker.example")
-	return must(taskqueue.Open(t.Context(), cfg, option.WithGRPCConn(c.conn)))
+	return must.Get(taskqueue.Open(t.Context(), cfg, option.WithGRPCConn(c.conn)))(t)
 }
 
 func book(t *testing.T, q *taskqueue.Queue, task taskqueue.Task) (already bool) {
 	t.Helper()
 	already, err := q.Book(t.Context(), task)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return already
 }
 
@@ -197,9 +190,7 @@ func TestQueue_Book(t *testing.T) {
 		if book(t, q, task) || !book(t, q, task) {
 			t.Error("want a new booking, then one that is there already")
 		}
-		if err := c.Idle(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.Idle(t.Context()))
 		if !book(t, q, task) {
 			t.Error("the name of a task that has ended is reported as new")
 		}
@@ -207,7 +198,7 @@ func TestQueue_Book(t *testing.T) {
 			t.Fatalf("%d deliveries, want 1", n)
 		}
 		r := <-c.delivered
-		got := []string{r.Method, r.URL.String(), string(must(io.ReadAll(r.Body))), r.Header.Get("Content-Type")}
+		got := []string{r.Method, r.URL.String(), string(must.Get(io.ReadAll(r.Body))(t)), r.Header.Get("Content-Type")}
 		const url = "https://worker.example/base/internal/tasks/analysis"
 		want := []string{"POST", url, `{"analysis_id":"a \"quoted\" id"}`, "application/json"}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -243,9 +234,7 @@ func TestQueue_Book(t *testing.T) {
 			if already != tc.already || status.Code(err) != tc.err {
 				t.Errorf("already %t, %v; want %t, %v", already, err, tc.already, tc.err)
 			}
-			if err := c.Idle(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, c.Idle(t.Context()))
 			if n := len(c.delivered); n != deliveries || c.calls.Load() != tries {
 				t.Errorf("%d calls, %d deliveries; want %d, %d", c.calls.Load(), n, tries, deliveries)
 			}
@@ -278,7 +267,7 @@ func TestQueue_Book(t *testing.T) {
 			q := c.queue(t, taskqueue.Config{Caller: tc.caller, TargetURL: "https://worker.example/"})
 			book(t, q, taskqueue.Task{Name: name, AnalysisID: "x", At: at, Deadline: tc.deadline})
 			whole := &cloudtaskspb.GetTaskRequest{Name: queue + "/tasks/" + name, ResponseView: cloudtaskspb.Task_FULL}
-			got := must(c.client.GetTask(t.Context(), whole))
+			got := must.Get(c.client.GetTask(t.Context(), whole))(t)
 			due, dispatch := got.GetScheduleTime().AsTime(), got.GetDispatchDeadline().AsDuration()
 			if !due.Equal(at) || dispatch != tc.dispatch {
 				t.Errorf("%+v: due at %v, answered within %v", tc, due, dispatch)
@@ -334,12 +323,12 @@ func TestQueue_Find(t *testing.T) {
 // An emulator speaks plaintext, and needs no credentials. A closed connection stays closed.
 func TestOpen(t *testing.T) {
 	server := cloudtasks.NewServer(cloudtasks.Options{})
-	l := must(net.Listen("tcp", "127.0.0.1:0"))
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	defer func() { server.Close(); <-served }()
 	cfg := taskqueue.Config{Name: queue, TargetURL: "https://worker.example", EmulatorHost: l.Addr().String()}
-	q := must(taskqueue.Open(t.Context(), cfg))
+	q := must.Get(taskqueue.Open(t.Context(), cfg))(t)
 	_, err := q.Book(t.Context(), taskqueue.Task{Name: taskqueue.Name("x"), AnalysisID: "x"})
 	var refused *taskqueue.BookingError
 	if !errors.As(err, &refused) || status.Code(err) != codes.NotFound {

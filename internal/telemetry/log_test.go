@@ -12,6 +12,8 @@ import (
 	"testing/slogtest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/google/go-cmp/cmp"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
@@ -93,9 +95,7 @@ func TestNewLogger_Slogtest(t *testing.T) {
 		return NewLogger(log, "json", 0).Handler()
 	}, func(t *testing.T) map[string]any {
 		var line map[string]any
-		if err := json.Unmarshal(log.Bytes(), &line); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, json.Unmarshal(log.Bytes(), &line))
 		for ours, theirs := range map[string]string{"severity": "level", "message": "msg"} {
 			if v, ok := line[ours]; ok {
 				line[theirs] = v

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 )
@@ -48,9 +50,7 @@ func fileSuite() leasetest.Suite[job] {
 	}
 	s.Create = func(t testing.TB, s lease.Store[job], key string) {
 		c, err := s.Load(t.Context(), key, lease.OnlyLease)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if _, err = s.Swap(t.Context(), key, c, job{}); err != nil {
 			t.Fatal(err)
 		}

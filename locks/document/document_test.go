@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 )
@@ -163,7 +165,7 @@ var cases = map[string]func(t *testing.T, s *store, l *Locks){
 		token := acquire(t, l, "r", "s/1").Lock.Token
 		time.Sleep(20 * time.Second)
 		got, err := l.Confirm(t.Context(), "r", "s/1", token)
-		check(t, err)
+		must.OK(t, err)
 		if left := time.Until(got.Until); left <= 6*time.Second || left > 7*time.Second {
 			t.Errorf("for %v; want the remaining 10 s less 3", left)
 		}
@@ -347,7 +349,7 @@ func TestLocks_LateToken(t *testing.T) {
 func TestLocks_TTL(t *testing.T) { // D6
 	synctest.Test(t, func(t *testing.T) {
 		l, err := New(&store{}, 5*time.Second)
-		check(t, err)
+		must.OK(t, err)
 		got := acquire(t, l, "r", "s/1")
 		if lived := got.Lock.ExpiresAt.Sub(got.Lock.LockedAt); lived != 5*time.Second {
 			t.Errorf("lives %v, want 5 s", lived)

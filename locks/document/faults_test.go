@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 )
@@ -109,7 +111,7 @@ func (op operation) run(t *testing.T, kind leasetest.Op, nth int, f leasetest.Fa
 	s.seen = func(string, cell) { commits++ }
 	faulty.SetPlan(leasetest.On(kind, append(make([]leasetest.Fault, nth), f)...))
 	done, err := op.do(t.Context(), l, s)
-	check(t, err)
+	must.OK(t, err)
 	if !done || commits != op.commits {
 		t.Errorf("done: %v; %d commits, want %d", done, commits, op.commits)
 	}

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 )
@@ -57,9 +59,7 @@ func (n *feedTest) start(t *testing.T) {
 func (n *feedTest) subscribe(t *testing.T, room string) *Subscription {
 	t.Helper()
 	sub, err := n.feed.Subscribe(t.Context(), room)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return sub
 }
 

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease"
 )
 
@@ -221,7 +223,7 @@ func TestRaces_Events(t *testing.T) {
 			}
 			for room, sub := range subs {
 				c, err := s.Load(t.Context(), room, lease.OnlyLease)
-				check(t, err)
+				must.OK(t, err)
 				e := sub.room.latest
 				if e.Locked != lease.Held(c.Doc.Lease, sub.room.cell.At) || e.Holder != holder(c) {
 					t.Errorf("seed %d: last %+v of %+v", seed, e, c)

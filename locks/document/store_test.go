@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"go.uber.org/goleak"
 
 	"taskguard/lease"
@@ -190,9 +192,7 @@ var clocks = []time.Duration{-time.Hour, 0, time.Hour}
 func on(t testing.TB, s lease.Store[Lock]) *Locks {
 	t.Helper()
 	l, err := New(s, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return l
 }
 
@@ -218,28 +218,28 @@ func acquire(t testing.TB, l *Locks, room, owner string) State {
 func get(t testing.TB, l *Locks, owner string) State {
 	t.Helper()
 	s, err := l.Get(t.Context(), "r", owner)
-	check(t, err)
+	must.OK(t, err)
 	return s
 }
 
 func renew(t testing.TB, l *Locks) State {
 	t.Helper()
 	s, err := l.Renew(t.Context(), "r", "s/1")
-	check(t, err)
+	must.OK(t, err)
 	return s
 }
 
 func release(t testing.TB, l *Locks, owner string) (freed bool) {
 	t.Helper()
 	freed, err := l.Release(t.Context(), "r", owner)
-	check(t, err)
+	must.OK(t, err)
 	return freed
 }
 
 func unlock(t testing.TB, l *Locks) (unlocked bool) {
 	t.Helper()
 	unlocked, err := l.Unlock(t.Context(), "r")
-	check(t, err)
+	must.OK(t, err)
 	return unlocked
 }
 
@@ -255,16 +255,8 @@ func (s *store) expire(n int) {
 func (s *store) wantSwept(t testing.TB, l *Locks, f Finder, n, left int) {
 	t.Helper()
 	swept, err := l.Sweep(t.Context(), f)
-	check(t, err)
+	must.OK(t, err)
 	if swept != n || len(s.records) != left {
 		t.Errorf("swept %d, left %v; want %d, %d", swept, s.records, n, left)
-	}
-}
-
-// check fails the test on an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/testing/examplestest"
 	"taskguard/lease"
 	"taskguard/locks/operator"
@@ -20,20 +22,20 @@ import (
 // makeLock makes FILE.lock as a Node program does, at that age.
 func (w *fixture) makeLock(age time.Duration) {
 	w.Helper()
-	check(w, os.Mkdir(w.path+".lock", 0o700))
+	must.OK(w, os.Mkdir(w.path+".lock", 0o700))
 	w.dateLock(age)
 }
 
 func (w *fixture) dateLock(age time.Duration) {
 	w.Helper()
 	at := time.Now().Add(-age)
-	check(w, os.Chtimes(w.path+".lock", at, at))
+	must.OK(w, os.Chtimes(w.path+".lock", at, at))
 }
 
 // lock returns FILE.lock, which must exist.
 func (w *fixture) lock() os.FileInfo {
 	w.Helper()
-	return must(os.Lstat(w.path + ".lock"))(w)
+	return must.Get(os.Lstat(w.path + ".lock"))(w)
 }
 
 func (w *fixture) wantNoLock() {
@@ -49,8 +51,8 @@ func TestDirectory(t *testing.T) { // O8
 		w.wantGivesUp(".lock")
 		w.lock()
 
-		time.AfterFunc(time.Second, func() { check(w, os.Remove(w.path+".lock")) })
-		check(w, w.try("A", "kana"))
+		time.AfterFunc(time.Second, func() { must.OK(w, os.Remove(w.path+".lock")) })
+		must.OK(w, w.try("A", "kana"))
 		w.wantNoLock()
 	})
 
@@ -58,20 +60,20 @@ func TestDirectory(t *testing.T) { // O8
 	inBubble(t, "the lock of a dead Node program is removed", func(w *fixture) {
 		w.makeLock(10 * time.Second)
 		time.Sleep(time.Millisecond)
-		check(w, w.try("A", "kana"))
+		must.OK(w, w.try("A", "kana"))
 		w.wantNoLock()
 	})
 	inBubble(t, "one that is dated ahead is removed 10 s after it was first seen", func(w *fixture) {
 		w.makeLock(-time.Hour)
 		wantErr(w, w.try("A", "kana"), lease.ErrUnavailable)
 		time.Sleep(8*time.Second + time.Millisecond)
-		check(w, w.try("A", "kana"))
+		must.OK(w, w.try("A", "kana"))
 		w.wantNoLock()
 	})
 
 	// What is not an empty directory is no lock of proper-lockfile: it stays.
 	run(t, "a file in its place stays", func(w *fixture) {
-		check(w, os.WriteFile(w.path+".lock", nil, 0o600))
+		must.OK(w, os.WriteFile(w.path+".lock", nil, 0o600))
 		w.dateLock(time.Hour)
 		err := w.try("A", "kana")
 		wantErr(w, err, syscall.ENOTDIR)
@@ -81,28 +83,28 @@ func TestDirectory(t *testing.T) { // O8
 
 	// A process that stood still finds the lock of another in the place of its own.
 	run(t, "only the own lock is removed", func(w *fixture) {
-		store := must(operator.Open(w.path))(w)
+		store := must.Get(operator.Open(w.path))(w)
 		store.Now = func() time.Time { // is called during the write
 			if os.Remove(w.path+".lock") == nil {
 				w.makeLock(time.Second)
 			}
 			return time.Now()
 		}
-		must(w.over(store, "A").Assign(w.Context(), "kana"))(w)
+		must.Get(w.over(store, "A").Assign(w.Context(), "kana"))(w)
 		w.lock()
 	})
 
 	// A program that removes a stale lock has the flock of its directory. If it dies, the next one goes on.
 	inBubble(t, "one program at a time removes a stale lock", func(w *fixture) {
 		w.makeLock(0)
-		check(w, os.Mkdir(w.path+".lock/claim", 0o700))
-		lock := must(os.Open(w.path + ".lock"))(w)
-		check(w, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
+		must.OK(w, os.Mkdir(w.path+".lock/claim", 0o700))
+		lock := must.Get(os.Open(w.path + ".lock"))(w)
+		must.OK(w, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
 		w.dateLock(11 * time.Second)
 		wantErr(w, w.try("A", "kana"), lease.ErrUnavailable)
 		w.lock()
-		check(w, lock.Close())
-		check(w, w.try("A", "kana"))
+		must.OK(w, lock.Close())
+		must.OK(w, w.try("A", "kana"))
 		w.wantNoLock()
 	})
 }
@@ -111,9 +113,9 @@ func TestDirectory(t *testing.T) { // O8
 // second one removes what it has found; or its owner, which stood still, has refreshed it.
 func TestRemoveFound(t *testing.T) { // O8
 	for name, meanwhile := range map[string]func(w *fixture){
-		"made":      func(w *fixture) { check(w, os.Remove(w.path+".lock")); w.makeLock(0) },
+		"made":      func(w *fixture) { must.OK(w, os.Remove(w.path+".lock")); w.makeLock(0) },
 		"refreshed": func(w *fixture) { w.dateLock(0) },
-		"full":      func(w *fixture) { check(w, os.WriteFile(w.path+".lock/x", nil, 0o600)) },
+		"full":      func(w *fixture) { must.OK(w, os.WriteFile(w.path+".lock/x", nil, 0o600)) },
 	} {
 		run(t, "a lock stays that since a look was "+name, func(w *fixture) {
 			w.makeLock(time.Hour)
@@ -124,7 +126,7 @@ func TestRemoveFound(t *testing.T) { // O8
 			if !os.SameFile(now, w.lock()) {
 				w.Errorf("%v: the lock is lost", err)
 			}
-			same(w, 1, len(must(os.ReadDir(filepath.Dir(w.path)))(w)))
+			same(w, 1, len(must.Get(os.ReadDir(filepath.Dir(w.path)))(w)))
 		})
 	}
 
@@ -132,7 +134,7 @@ func TestRemoveFound(t *testing.T) { // O8
 	run(t, "the name of another's lock is never free", func(w *fixture) {
 		w.makeLock(time.Hour)
 		stale := w.lock()
-		check(w, os.Remove(w.path+".lock"))
+		must.OK(w, os.Remove(w.path+".lock"))
 		w.makeLock(0)
 		ctx, stop := context.WithCancel(w.Context())
 		third := make(chan int)
@@ -161,11 +163,11 @@ func TestNode(t *testing.T) { // O1, O5
 	modules := examplestest.Modules(t, paths[1], "testdata")
 	dir := t.TempDir()
 	examplestest.Copy(t, dir, "testdata/session.mjs")
-	check(t, os.Symlink(modules, dir+"/node_modules"))
+	must.OK(t, os.Symlink(modules, dir+"/node_modules"))
 	node := exec.CommandContext(t.Context(), paths[0], dir+"/session.mjs", w.path, "node")
 	node.Stderr = t.Output()
-	stdin, stdout := must(node.StdinPipe())(t), must(node.StdoutPipe())(t)
-	check(t, node.Start())
+	stdin, stdout := must.Get(node.StdinPipe())(t), must.Get(node.StdoutPipe())(t)
+	must.OK(t, node.Start())
 	answers := bufio.NewScanner(stdout)
 
 	winners := map[string]int{}
@@ -173,17 +175,17 @@ func TestNode(t *testing.T) { // O1, O5
 		if round%2 == 1 {
 			w.makeLock(11 * time.Second)
 		}
-		must(fmt.Fprintln(stdin, "kana"))(t)
-		_, err := w.over(must(operator.Open(w.path))(t), "go").Assign(t.Context(), "kana")
+		must.Get(fmt.Fprintln(stdin, "kana"))(t)
+		_, err := w.over(must.Get(operator.Open(w.path))(t), "go").Assign(t.Context(), "kana")
 		if err != nil && !errors.As(err, new(*operator.BusyError)) {
 			t.Fatal(err)
 		}
 		answers.Scan()
 		winners[fmt.Sprintf("node %s, go %t", answers.Text(), err == nil)]++
-		check(t, os.Remove(w.path))
+		must.OK(t, os.Remove(w.path))
 	}
-	check(t, stdin.Close())
-	check(t, node.Wait())
+	must.OK(t, stdin.Close())
+	must.OK(t, node.Wait())
 	if winners["node taken, go false"]+winners["node busy, go true"] != 300 {
 		t.Errorf("%v; want one winner in each of 300 rounds", winners)
 	}

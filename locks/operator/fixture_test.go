@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease"
 	"taskguard/locks/operator"
 )
@@ -53,7 +55,7 @@ func inBubble(t *testing.T, name string, test func(w *fixture)) {
 // file opens the state file as another program does.
 func (w *fixture) file() *operator.File {
 	w.Helper()
-	f := must(operator.Open(w.path))(w)
+	f := must.Get(operator.Open(w.path))(w)
 	f.Now = func() time.Time { return w.now }
 	return f
 }
@@ -63,7 +65,7 @@ func (w *fixture) pool(session string) *operator.Pool { return w.over(w.file(), 
 
 func (w *fixture) over(store lease.Store[operator.State], session string) *operator.Pool {
 	w.Helper()
-	return must(operator.New(store, w.path, session, six, w.o))(w)
+	return must.Get(operator.New(store, w.path, session, six, w.o))(w)
 }
 
 // try tries to assign an operator.
@@ -76,7 +78,7 @@ func (w *fixture) try(session, id string) error {
 // assign assigns an operator, or fails the test.
 func (w *fixture) assign(session, id string) operator.Assignment {
 	w.Helper()
-	return must(w.pool(session).Assign(w.Context(), id))(w)
+	return must.Get(w.pool(session).Assign(w.Context(), id))(w)
 }
 
 // wantBusy fails unless kana is refused to session as another's.
@@ -102,13 +104,13 @@ func (w *fixture) wantGivesUp(suffix string) {
 // put writes the file as another program does.
 func (w *fixture) put(content string) {
 	w.Helper()
-	check(w, os.WriteFile(w.path, []byte(content), 0o600))
+	must.OK(w, os.WriteFile(w.path, []byte(content), 0o600))
 }
 
 // wantContent compares the whole file.
 func (w *fixture) wantContent(want string) {
 	w.Helper()
-	same(w, want, string(must(os.ReadFile(w.path))(w)))
+	same(w, want, string(must.Get(os.ReadFile(w.path))(w)))
 }
 
 // wantWritten fails unless the file holds exactly these, each "session=value", in order.
@@ -117,7 +119,7 @@ func (w *fixture) wantWritten(want ...string) {
 	var file struct {
 		Storage map[string]struct{ Data string }
 	}
-	check(w, json.Unmarshal(must(os.ReadFile(w.path))(w), &file))
+	must.OK(w, json.Unmarshal(must.Get(os.ReadFile(w.path))(w), &file))
 	var got []string
 	for session, e := range file.Storage {
 		got = append(got, session+"="+e.Data)
@@ -128,7 +130,7 @@ func (w *fixture) wantWritten(want ...string) {
 
 func (w *fixture) wantMode(path string) {
 	w.Helper()
-	same(w, 0o600, must(os.Stat(path))(w).Mode())
+	same(w, 0o600, must.Get(os.Stat(path))(w).Mode())
 }
 
 // between is a store that calls happens before its first write.
@@ -158,22 +160,5 @@ func wantErr(t testing.TB, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
 		t.Errorf("err = %v; want %v", err, want)
-	}
-}
-
-// check fails the test on an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// must returns the value of a call that has to succeed.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return v
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease"
 	"taskguard/locks/operator"
 )
@@ -53,7 +55,7 @@ func TestPool_Assign(t *testing.T) {
 		same(w, true, errors.As(err, new(*operator.BusyError)))
 		w.wantWritten("A=kana", "B=dia")
 		freed := &between{w.file(), func() { w.assign("A", "alma") }}
-		must(w.over(freed, "B").Assign(w.Context(), "kana"))(w)
+		must.Get(w.over(freed, "B").Assign(w.Context(), "kana"))(w)
 		w.wantWritten("A=alma", "B=kana")
 	})
 }
@@ -61,7 +63,7 @@ func TestPool_Assign(t *testing.T) {
 func TestPool_Release(t *testing.T) { // C
 	release := func(w *fixture, want string) {
 		w.Helper()
-		same(w, want, must(w.pool("A").Release(w.Context()))(w).ID)
+		same(w, want, must.Get(w.pool("A").Release(w.Context()))(w).ID)
 		w.wantWritten()
 	}
 	run(t, "without an operator", func(w *fixture) { release(w, "") })
@@ -77,16 +79,16 @@ func TestPool_Release(t *testing.T) { // C
 	run(t, "clear frees every session's operator", func(w *fixture) {
 		w.assign("A", "kana")
 		w.assign("B", "alma")
-		same(w, 2, must(w.pool("C").Clear(w.Context()))(w))
+		same(w, 2, must.Get(w.pool("C").Clear(w.Context()))(w))
 		w.wantWritten()
 	})
 }
 
 func TestPool_Timeout(t *testing.T) { // O5, O6, C
 	for name, use := range map[string]func(w *fixture, p *operator.Pool){
-		"available":        func(w *fixture, p *operator.Pool) { must(p.Available(w.Context()))(w) },
-		"status":           func(w *fixture, p *operator.Pool) { must(p.Status(w.Context()))(w) },
-		"assign":           func(w *fixture, p *operator.Pool) { must(p.Assign(w.Context(), ""))(w) },
+		"available":        func(w *fixture, p *operator.Pool) { must.Get(p.Available(w.Context()))(w) },
+		"status":           func(w *fixture, p *operator.Pool) { must.Get(p.Status(w.Context()))(w) },
+		"assign":           func(w *fixture, p *operator.Pool) { must.Get(p.Assign(w.Context(), ""))(w) },
 		"a refused assign": func(w *fixture, _ *operator.Pool) { same(w, false, w.try("A", "dia") == nil) },
 	} {
 		run(t, "each use refreshes, and removes what has expired, "+name, func(w *fixture) {
@@ -112,13 +114,13 @@ func TestPool_Timeout(t *testing.T) { // O5, O6, C
 		w.now = noon.Add(time.Minute - time.Millisecond)
 		w.wantBusy("B")
 		w.now = noon.Add(time.Minute)
-		same(w, "", must(w.pool("A").Status(w.Context()))(w).Operator.ID)
+		same(w, "", must.Get(w.pool("A").Status(w.Context()))(w).Operator.ID)
 	})
 
 	for _, updated := range []string{`"9999-12-31T23:59:59Z"`, `"yesterday"`, `1755518400000`, `null`} {
 		run(t, "an impossible updated_at neither ends nor keeps it, "+updated, func(w *fixture) {
 			w.put(`{"storage":{"other":{"data":"kana","updated_at":` + updated + `}}}`)
-			check(w, os.Chtimes(w.path, noon, noon))
+			must.OK(w, os.Chtimes(w.path, noon, noon))
 			w.wantBusy("B")
 			w.now = noon.Add(4*time.Hour - time.Millisecond)
 			w.wantBusy("B")
@@ -189,7 +191,7 @@ func TestSessionID(t *testing.T) {
 func TestPool_Refused(t *testing.T) { // O8, R10
 	for _, suffix := range []string{"", ".guard"} {
 		run(t, "a link is not followed, state.json"+suffix, func(w *fixture) {
-			check(w, os.Symlink(w.path+".none", w.path+suffix))
+			must.OK(w, os.Symlink(w.path+".none", w.path+suffix))
 			p, ctx := w.pool("A"), w.Context()
 			_, assigned := p.Assign(ctx, "kana")
 			_, available := p.Available(ctx)

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"go.uber.org/goleak"
 
 	"taskguard/lease"
@@ -20,7 +22,7 @@ func TestPermission(t *testing.T) {
 	const childPath = "OPERATOR_TEST_PATH"
 	if path := os.Getenv(childPath); path != "" {
 		if os.Getuid() == 0 {
-			check(t, syscall.Setuid(65534))
+			must.OK(t, syscall.Setuid(65534))
 		}
 		err := (&fixture{T: t, path: path}).try("A", "kana")
 		wantErr(t, err, lease.ErrRefused)
@@ -31,15 +33,15 @@ func TestPermission(t *testing.T) {
 	w := newFixture(t)
 	w.assign("bystander", "tsukuyomi")
 	dir := filepath.Dir(w.path)
-	check(t, errors.Join(os.Chmod(dir, 0o555), os.Chmod(filepath.Dir(dir), 0o755))) // it can be reached
+	must.OK(t, errors.Join(os.Chmod(dir, 0o555), os.Chmod(filepath.Dir(dir), 0o755))) // it can be reached
 
-	t.Cleanup(func() { check(t, os.Chmod(dir, 0o700)) }) //nolint:gosec // so that it can be removed
+	t.Cleanup(func() { must.OK(t, os.Chmod(dir, 0o700)) }) //nolint:gosec // so that it can be removed
 
 	for _, mode := range []os.FileMode{0o600, 0o644} { // it may not even read; it may not write
-		check(t, os.Chmod(w.path, mode))
-		cmd := exec.Command(must(os.Executable())(t), "-test.run=^TestPermission$")
+		must.OK(t, os.Chmod(w.path, mode))
+		cmd := exec.Command(must.Get(os.Executable())(t), "-test.run=^TestPermission$")
 		cmd.Env, cmd.Stdout = append(os.Environ(), childPath+"="+w.path), t.Output()
-		check(t, cmd.Run())
+		must.OK(t, cmd.Run())
 	}
 	w.wantWritten("bystander=tsukuyomi")
 }

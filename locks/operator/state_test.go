@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/locks/operator"
 )
 
@@ -36,11 +38,11 @@ func TestState(t *testing.T) {
 	})
 
 	run(t, "a missing file is created for the user only", func(w *fixture) { // O8, O9
-		must(w.pool("A").Available(w.Context()))(w)
+		must.Get(w.pool("A").Available(w.Context()))(w)
 		w.wantContent(`{"storage":{}}` + "\n")
 		w.wantMode(w.path)
 		w.wantMode(w.path + ".guard")
-		check(w, os.Chmod(w.path, 0o644)) //nolint:gosec // as others may have made it
+		must.OK(w, os.Chmod(w.path, 0o644)) //nolint:gosec // as others may have made it
 		w.assign("A", "kana")
 		w.wantMode(w.path)
 	})
@@ -82,11 +84,11 @@ func TestState(t *testing.T) {
 
 	inBubble(t, "contention is a clear error after one short wait", func(w *fixture) { // O8
 		w.assign("A", "kana")
-		held := must(os.Open(w.path + ".guard"))(w)
-		check(w, syscall.Flock(int(held.Fd()), syscall.LOCK_EX))
+		held := must.Get(os.Open(w.path + ".guard"))(w)
+		must.OK(w, syscall.Flock(int(held.Fd()), syscall.LOCK_EX))
 		w.wantGivesUp(".guard")
 		w.wantWritten("A=kana")
-		check(w, held.Close())
+		must.OK(w, held.Close())
 		w.assign("A", "dia")
 	})
 }
@@ -109,7 +111,7 @@ func TestState_Corrupt(t *testing.T) { // O8
 			w.assign("A", "dia")
 			w.wantWritten("A=dia")
 			same(w, 1, replaced)
-			same(w, content, string(must(os.ReadFile(w.path+".corrupt"))(w)))
+			same(w, content, string(must.Get(os.ReadFile(w.path+".corrupt"))(w)))
 		})
 	}
 	run(t, "an empty file is not kept", func(w *fixture) {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 	"taskguard/locks/document"
@@ -27,18 +29,18 @@ func TestAcquire(t *testing.T) {
 		if !uuid.MatchString(ls.ID) {
 			s.Errorf("%q is no UUID, version 4", ls.ID)
 		}
-		c := must(s.memory.Load(s.Context(), room, lease.OnlyLease))(s)
+		c := must.Get(s.memory.Load(s.Context(), room, lease.OnlyLease))(s)
 		same(s, lease.Grant{Owner: "tab/" + ls.ID, Token: ls.Token}, c.Doc.Grant())
 	})
 
 	inBubble(t, "a browser and a locker exclude each other", true, func(s *fixture) {
-		browser := must(document.New(s.memory, 0))(s)
+		browser := must.Get(document.New(s.memory, 0))(s)
 		ls := s.acquired(s.Locker, options{})
 		if _, err := browser.Acquire(s.Context(), room, "session/1"); !errors.As(err, new(*document.HeldError)) {
 			s.Errorf("the browser's: %v; want it held", err)
 		}
 		s.released(s.Locker, ls)
-		must(browser.Acquire(s.Context(), room, "session/1"))(s)
+		must.Get(browser.Acquire(s.Context(), room, "session/1"))(s)
 		s.refused(s.Locker, options{}, project.AcquireDenied)
 		s.wantNoFile() // a holder of each could coexist otherwise (R6)
 	})
@@ -165,14 +167,14 @@ func TestFallback(t *testing.T) {
 		if ls, err := s.Acquire(s.Context(), options{}); err == nil {
 			s.Errorf("acquired as %s, although another holds it and the store answers", ls.Strategy)
 		}
-		check(s, <-done)
+		must.OK(s, <-done)
 	})
 
 	// One program took the file in an outage; another acquires when the outage is over.
 	inBubble(t, "the remote lease is released if another holds the file", true, func(s *fixture) {
 		other := s.another(false)
 		theirs := s.acquired(other, options{})
-		before := string(must(os.ReadFile(s.lockFile()))(s))
+		before := string(must.Get(os.ReadFile(s.lockFile()))(s))
 		time.AfterFunc(time.Millisecond, func() { s.wantOwner("") })
 		err := s.refusal(s.Locker, options{}, project.AcquireDenied)
 		held, ok := errors.AsType[*lease.HeldError](err)

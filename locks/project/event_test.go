@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease/leasetest"
 	"taskguard/locks/project"
 )
@@ -76,7 +78,7 @@ func TestTelemetry(t *testing.T) {
 		s.remote.SetPlan(leasetest.Always(leasetest.Refuse))
 		wantCode(s, s.Release(s.Context(), ls, release{}), project.ReleaseFailed, true)
 		s.remote.SetPlan(nil)
-		check(s, s.forced(ls))
+		must.OK(s, s.forced(ls))
 
 		lines, seen := s.lines(), map[string]bool{}
 		same(s, len(s.events), len(lines))
@@ -100,19 +102,19 @@ func TestTelemetry(t *testing.T) {
 		s.telemetry(slog.New(slog.DiscardHandler))
 		s.acquired(s.Locker, options{})
 		var got []string
-		check(s, filepath.WalkDir(s.dir, func(path string, _ os.DirEntry, err error) error {
+		must.OK(s, filepath.WalkDir(s.dir, func(path string, _ os.DirEntry, err error) error {
 			rel, relErr := filepath.Rel(s.dir, path)
 			got = append(got, rel)
 			return errors.Join(err, relErr)
 		}))
 		same(s, ". project project/.lock project/.lock.guard project/autosave project/autosave/lock-2000-01-01.jsonl",
 			strings.Join(got, " "))
-		same(s, 0o600, must(os.Stat(s.lockFile()))(s).Mode())
+		same(s, 0o600, must.Get(os.Stat(s.lockFile()))(s).Mode())
 	})
 
 	inBubble(t, "a failure is logged once and harms no lock", true, func(s *fixture) {
 		log := &strings.Builder{}
-		check(s, os.WriteFile(s.dir+"/project", nil, 0o600))
+		must.OK(s, os.WriteFile(s.dir+"/project", nil, 0o600))
 		s.telemetry(slog.New(slog.NewTextHandler(log, nil)))
 		s.acquired(s.Locker, options{})
 		same(s, 1, strings.Count(log.String(), "telemetry is incomplete"))
@@ -138,13 +140,13 @@ func TestTelemetry(t *testing.T) {
 // lines returns the lines of the project's telemetry.
 func (s *fixture) lines() (lines []map[string]any) {
 	s.Helper()
-	names := must(filepath.Glob(filepath.Join(s.dir, "project", "autosave", "*.jsonl")))(s)
+	names := must.Get(filepath.Glob(filepath.Join(s.dir, "project", "autosave", "*.jsonl")))(s)
 	if len(names) != 1 {
 		s.Fatalf("%v; want one file", names)
 	}
-	for text := range strings.Lines(string(must(os.ReadFile(names[0]))(s))) {
+	for text := range strings.Lines(string(must.Get(os.ReadFile(names[0]))(s))) {
 		var l map[string]any
-		check(s, json.Unmarshal([]byte(text), &l))
+		must.OK(s, json.Unmarshal([]byte(text), &l))
 		lines = append(lines, l)
 	}
 	return lines

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease"
 	"taskguard/locks/project"
 )
@@ -19,7 +21,7 @@ func TestFile(t *testing.T) {
 			TTL                int64
 		}
 		read := func() (r record) {
-			check(s, json.Unmarshal(must(os.ReadFile(s.lockFile()))(s), &r))
+			must.OK(s, json.Unmarshal(must.Get(os.ReadFile(s.lockFile()))(s), &r))
 			return r
 		}
 		want := record{UUID: ls.ID, MTime: "2000-01-01T00:00:00.000Z", TTL: 30_000, Owner: "desk/1"}
@@ -96,7 +98,7 @@ func TestFile(t *testing.T) {
 		"no parent":              func(s *fixture) error { return os.Remove(s.dir) },
 	} {
 		inBubble(t, "one that cannot be made is refused, "+name, false, func(s *fixture) {
-			check(s, obstacle(s))
+			must.OK(s, obstacle(s))
 			wantErr(s, s.refusal(s.Locker, options{}, project.AcquireDenied), lease.ErrRefused)
 		})
 	}

@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 	"taskguard/locks/document"
@@ -64,7 +66,7 @@ func (s *fixture) another(remote bool) *project.Locker {
 	if remote {
 		c.Remote = s.remote
 	}
-	return must(project.New(c))(s)
+	return must.Get(project.New(c))(s)
 }
 
 func (s *fixture) record(e project.Event) {
@@ -121,7 +123,7 @@ func (s *fixture) wantState(want project.State) {
 // acquired acquires the lock, or fails the test.
 func (s *fixture) acquired(l *project.Locker, o options) project.Lease {
 	s.Helper()
-	return must(l.Acquire(s.Context(), o))(s)
+	return must.Get(l.Acquire(s.Context(), o))(s)
 }
 
 // refused fails the test unless the lock is not acquired, for good, with this code.
@@ -149,7 +151,7 @@ func (s *fixture) with(fn func(ctx context.Context)) error {
 // released releases the lock, or fails the test.
 func (s *fixture) released(l *project.Locker, ls project.Lease) {
 	s.Helper()
-	check(s, l.Release(s.Context(), ls, release{}))
+	must.OK(s, l.Release(s.Context(), ls, release{}))
 }
 
 // forced releases the lock by force.
@@ -160,7 +162,7 @@ func (s *fixture) forced(ls project.Lease) error {
 // renewed renews the lock, or fails the test.
 func (s *fixture) renewed(ls project.Lease) {
 	s.Helper()
-	must(s.Renew(s.Context(), ls))(s)
+	must.Get(s.Renew(s.Context(), ls))(s)
 }
 
 // reset resets the Locker, or fails the test.
@@ -188,12 +190,12 @@ func (s *fixture) lockFile() string { return filepath.Join(s.dir, "project", ".l
 func (s *fixture) block() {
 	s.Helper()
 	guard := s.lockFile() + ".guard"
-	check(s, errors.Join(os.Remove(guard), os.Mkdir(guard, 0o700)))
+	must.OK(s, errors.Join(os.Remove(guard), os.Mkdir(guard, 0o700)))
 }
 
 func (s *fixture) unblock() {
 	s.Helper()
-	check(s, os.Remove(s.lockFile()+".guard"))
+	must.OK(s, os.Remove(s.lockFile()+".guard"))
 }
 
 // put writes project/.lock as another program would, now by the virtual clock.
@@ -203,13 +205,13 @@ func (s *fixture) put(content string) {
 		s.Fatal(err)
 	}
 	now := time.Now()
-	check(s, errors.Join(os.WriteFile(s.lockFile(), []byte(content), 0o600), os.Chtimes(s.lockFile(), now, now)))
+	must.OK(s, errors.Join(os.WriteFile(s.lockFile(), []byte(content), 0o600), os.Chtimes(s.lockFile(), now, now)))
 }
 
 // wantFile checks the content of project/.lock.
 func (s *fixture) wantFile(want string) {
 	s.Helper()
-	same(s, want, string(must(os.ReadFile(s.lockFile()))(s)))
+	same(s, want, string(must.Get(os.ReadFile(s.lockFile()))(s)))
 }
 
 func (s *fixture) wantNoFile() {
@@ -286,20 +288,3 @@ var errFn = errors.New("fn's own")
 
 // once returns options for a single attempt.
 func once() options { return options{RetryLimit: 1} }
-
-// check fails the test on an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// must returns the value of a call that has to succeed.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}

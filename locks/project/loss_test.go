@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 	"taskguard/locks/project"
@@ -115,7 +117,7 @@ func TestLoss(t *testing.T) {
 			defer cancel()
 			_, err := s.Renew(ctx, ls)
 			wantCode(s, err, project.LeaseStale, false)
-			check(s, s.Release(ctx, ls, release{Force: true}))
+			must.OK(s, s.Release(ctx, ls, release{Force: true}))
 		}})
 		s.holdRemote()
 		_, err := s.Renew(s.Context(), ls)
@@ -152,7 +154,7 @@ func TestLoss(t *testing.T) {
 			<-ctx.Done()
 			s.unblock()
 			s.reset()
-			must(os.Stat(s.lockFile()))(s)
+			must.Get(os.Stat(s.lockFile()))(s)
 		})
 		wantCode(s, err, project.LeaseStale, false)
 		s.wantNoFile()
@@ -196,7 +198,7 @@ func TestRenew(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		s.reported()
 		s.remote.SetPlan(leasetest.On(leasetest.Swap, leasetest.Refuse, leasetest.Refuse))
-		next := must(s.Renew(s.Context(), ls))(s)
+		next := must.Get(s.Renew(s.Context(), ls))(s)
 		same(s, true, next.ExpiresAt.After(ls.ExpiresAt))
 		same(s, 0, next.RenewAttempt)
 		s.wantEvents("attempt web-lock 0, error renew-failed true, waiting 500ms, attempt web-lock 1",

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"go.uber.org/goleak"
 
 	"taskguard/locks/project"
@@ -20,10 +22,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestFile_Race(t *testing.T) {
 	const raceEnv = "PROJECT_TEST_RACE" // the directory of the other programs
 	if dir := os.Getenv(raceEnv); dir != "" {
-		l := must(project.New(project.Config{Project: "p", Dir: dir}))(t)
+		l := must.Get(project.New(project.Config{Project: "p", Dir: dir}))(t)
 		o := options{Preferred: project.FileLock, Wait: time.Minute, Backoff: time.Millisecond}
 		for range 50 {
-			check(t, l.WithProjectLock(t.Context(), o, func(context.Context, project.Lease) error {
+			must.OK(t, l.WithProjectLock(t.Context(), o, func(context.Context, project.Lease) error {
 				f, err := os.OpenFile(dir+"/mark", os.O_CREATE|os.O_EXCL, 0o600)
 				if err != nil {
 					return err
@@ -39,9 +41,9 @@ func TestFile_Race(t *testing.T) {
 	for i := range programs {
 		programs[i] = exec.Command(os.Args[0], "-test.run=^TestFile_Race$") //nolint:gosec // this test itself
 		programs[i].Env, programs[i].Stdout = append(os.Environ(), raceEnv+"="+dir), t.Output()
-		check(t, programs[i].Start())
+		must.OK(t, programs[i].Start())
 	}
 	for _, p := range programs {
-		check(t, p.Wait())
+		must.OK(t, p.Wait())
 	}
 }

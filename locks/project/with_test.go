@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 	"taskguard/locks/document"
@@ -15,7 +17,7 @@ import (
 
 func TestWithProjectLock(t *testing.T) {
 	inBubble(t, "it renews and releases in full", true, func(s *fixture) {
-		check(s, s.with(func(context.Context) { time.Sleep(15 * time.Second) }))
+		must.OK(s, s.with(func(context.Context) { time.Sleep(15 * time.Second) }))
 		s.wantEvents("attempt web-lock 0, acquired web-lock, renew-scheduled 10s, attempt web-lock 0, renewed 0",
 			"renew-scheduled 10s, release-requested, attempt web-lock 0, released 15s")
 		s.wantState(project.Idle)
@@ -48,7 +50,7 @@ func TestWithProjectLock(t *testing.T) {
 		wantErr(s, run(errFn), errFn)
 		s.wantHeld(s.Locker)
 		s.released(s.Locker, ls)
-		check(s, run(nil))
+		must.OK(s, run(nil))
 		s.wantState(project.Idle)
 		wantErr(s, run(errFn), errFn)
 		time.Sleep(time.Minute) // without a renewal
@@ -84,14 +86,14 @@ func TestWithProjectLock(t *testing.T) {
 			_ = s.with(func(context.Context) { panic("fn's") })
 		}()
 		s.wantState(project.Idle)
-		check(s, s.with(func(context.Context) {}))
+		must.OK(s, s.with(func(context.Context) {}))
 	})
 
 	for name, force := range map[string]bool{"by force": true, "without force": false} {
 		inBubble(t, "a release ends fn's context before another can have the lock, "+name, true, func(s *fixture) {
 			other := s.another(true)
 			err := s.WithProjectLock(s.Context(), options{}, func(ctx context.Context, ls project.Lease) error {
-				go func() { check(s, s.Release(context.Background(), ls, release{Force: force})) }()
+				go func() { must.OK(s, s.Release(context.Background(), ls, release{Force: force})) }()
 				time.Sleep(time.Second)
 				s.acquired(other, options{})
 				if cause := context.Cause(ctx); cause == nil || errors.As(cause, new(*project.Error)) {
@@ -133,7 +135,7 @@ func TestRelease(t *testing.T) {
 		s.wantEvents("release-requested, attempt file-lock 0, release-failed 0 true, error release-failed false")
 		s.wantState(project.Readonly)
 		s.unblock()
-		check(s, s.forced(ls))
+		must.OK(s, s.forced(ls))
 		s.wantEvents("release-requested, attempt file-lock 0, released 13.5s")
 		s.wantState(project.Idle)
 		s.wantNoFile()
@@ -145,7 +147,7 @@ func TestRelease(t *testing.T) {
 		inBubble(t, "force removes the fallback file unless another holds it, "+name, true, func(s *fixture) {
 			ls := s.acquired(s.Locker, options{})
 			s.put(content)
-			check(s, s.forced(ls))
+			must.OK(s, s.forced(ls))
 			s.wantState(project.Idle)
 			if content == alive {
 				s.wantFile(alive)
@@ -155,7 +157,7 @@ func TestRelease(t *testing.T) {
 		})
 	}
 	inBubble(t, "force frees the remote lease if the file cannot be removed", true, func(s *fixture) {
-		check(s, os.WriteFile(s.dir+"/project", nil, 0o600))
+		must.OK(s, os.WriteFile(s.dir+"/project", nil, 0o600))
 		wantCode(s, s.forced(s.acquired(s.Locker, options{})), project.ReleaseFailed, false)
 		s.wantOwner("")
 	})
@@ -165,7 +167,7 @@ func TestRelease(t *testing.T) {
 		ahead := time.Now().Add(time.Hour).UnixMicro()
 		s.memory.Put(room, document.Lock{Lease: lease.Lease{Token: ahead}})
 		ls := s.acquired(s.Locker, options{})
-		check(s, s.forced(ls))
+		must.OK(s, s.forced(ls))
 		next := s.acquired(s.Locker, options{})
 		if ls.Token <= ahead || next.Token <= ls.Token {
 			s.Errorf("tokens %d, %d after %d; want later ones", ls.Token, next.Token, ahead)

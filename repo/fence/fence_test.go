@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -28,20 +30,13 @@ func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
 
 type backend = emulatortest.Backend
 
-func fatal(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func open(t *testing.T, b *backend, o Options, opts ...grpc.DialOption) (*Fence, *firestore.Client) {
 	t.Helper()
 	client, err := firestore.NewClient(t.Context(), b.Project, b.Client(t, opts...)...)
-	fatal(t, err)
+	must.OK(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	f, err := New(client, o)
-	fatal(t, err)
+	must.OK(t, err)
 	return f, client
 }
 
@@ -59,7 +54,7 @@ func setting(doc *firestore.DocumentRef, token int64) func(context.Context, *fir
 func writer(t *testing.T, doc *firestore.DocumentRef) any {
 	t.Helper()
 	snap, err := doc.Get(t.Context())
-	fatal(t, err)
+	must.OK(t, err)
 	return snap.Data()["by"]
 }
 
@@ -124,7 +119,7 @@ func TestCommit_Race(t *testing.T) {
 			quickErr := f.Commit(t.Context(), id, 3-slow, setting(doc, 3-slow))
 			close(done)
 			errs := map[int64]error{slow: <-result, 3 - slow: quickErr}
-			fatal(t, errs[2])
+			must.OK(t, errs[2])
 			if errs[1] != nil && !errors.Is(errs[1], ErrStale) {
 				t.Errorf("%d is slow: %v", slow, errs[1])
 			}
@@ -153,9 +148,9 @@ func TestMiddleware(t *testing.T) {
 	var log strings.Builder
 	o := Options{Log: slog.New(slog.NewTextHandler(&log, nil))}
 	inBubble(t, o, func(t *testing.T, b *backend, f *Fence, client *firestore.Client) {
-		fatal(t, f.Commit(t.Context(), "a b%", 5, nil))
+		must.OK(t, f.Commit(t.Context(), "a b%", 5, nil))
 		_, err := client.Doc("fences/malformed").Set(t.Context(), map[string]any{"token": "5"})
-		fatal(t, err)
+		must.OK(t, err)
 		h := f.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if _, limited := r.Context().Deadline(); limited {
 				t.Error("the time of the check limits the handler")
@@ -253,7 +248,7 @@ func TestOptions_Keep(t *testing.T) {
 					t.Errorf("%+v: %d writes", step, n)
 				}
 				snap, err := doc.Get(t.Context())
-				fatal(t, err)
+				must.OK(t, err)
 				expires, _ := snap.Data()["expireAt"].(time.Time)
 				got := expires.Add(-clockAhead).Sub(began).Round(time.Second)
 				if got != time.Duration(step.expires)*time.Minute {
@@ -269,9 +264,9 @@ func TestOptions_Keep(t *testing.T) {
 			r.Header.Set("X-Lock-Token", "7")
 			f.Middleware(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), r)
 			snap, err := client.Doc("fences/k%20").Get(t.Context())
-			fatal(t, err)
+			must.OK(t, err)
 			var got state
-			fatal(t, snap.DataTo(&got))
+			must.OK(t, snap.DataTo(&got))
 			kept := time.Until(got.RemoveAt.Add(-clockAhead)).Round(time.Second)
 			if got.Token != 7 || kept != 30*24*time.Hour {
 				t.Errorf("%+v, kept for %v", got, kept)

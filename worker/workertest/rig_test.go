@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/worker"
 )
@@ -24,9 +26,7 @@ func TestRig(t *testing.T) {
 	if s, err := work.Submit(t.Context(), "an-id", 42); err != nil || !s.Booked {
 		t.Fatalf("Submit = %+v, %v", s, err)
 	}
-	if err := rig.Tasks.Idle(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, rig.Tasks.Idle(t.Context()))
 	if done != 1 || !strings.Contains(log.String(), "outcome=ready") {
 		t.Errorf("%d runs, want one: %s", done, log)
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/cmd/internal/console"
 	"taskguard/internal/delivery"
 	"taskguard/lease/analysislock"
@@ -22,9 +24,7 @@ func logLinks(t *testing.T, a analysislock.Analysis, project string) (all []stri
 	contains(t, text, project != "", "Logs")
 	for _, link := range found(text, `href="https://console\.cloud\.google\.com/logs/query;query=([^"]*)"`) {
 		query, err := url.PathUnescape(html.UnescapeString(link))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		all = append(all, strings.ReplaceAll(query, "\n", " "))
 	}
 	return all

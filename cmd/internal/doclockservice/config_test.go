@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/locks/document/server"
 )
 
@@ -33,7 +35,7 @@ func parse(settings string) (Config, error) { return ParseConfig(environ(strings
 
 func TestDoclockConfig(t *testing.T) {
 	t.Run("the defaults are the contract's", func(t *testing.T) {
-		got := must(parse(cookies))(t)
+		got := must.Get(parse(cookies))(t)
 		want := Config{
 			Process: got.Process, Tasks: got.Tasks, Secret: got.Secret, Sessions: "cookie", Collection: "documentLocks",
 			TTL: 30 * time.Second, Sweep: time.Minute, Locks: 100, Sockets: 100,
@@ -46,7 +48,7 @@ func TestDoclockConfig(t *testing.T) {
 
 	t.Run("the durations are configuration", func(t *testing.T) {
 		for _, sweep := range []string{"0", "0s"} {
-			c := must(parse(cookies + " DOCUMENT_LOCK_TTL=45s SWEEP_INTERVAL=" + sweep))(t)
+			c := must.Get(parse(cookies + " DOCUMENT_LOCK_TTL=45s SWEEP_INTERVAL=" + sweep))(t)
 			if c.TTL != 45*time.Second || c.Sweep != 0 {
 				t.Errorf("%+v", c)
 			}
@@ -55,7 +57,7 @@ func TestDoclockConfig(t *testing.T) {
 
 	t.Run("a namespace is read as Laravel Echo reads it", func(t *testing.T) {
 		for _, text := range []string{`App\Events`, `App\\Events`, "App.Events"} {
-			c := must(parse(pusher + " PUSHER_EVENT_NAMESPACE=" + text))(t)
+			c := must.Get(parse(pusher + " PUSHER_EVENT_NAMESPACE=" + text))(t)
 			if c.Pusher.Namespace != `App\Events` {
 				t.Errorf("%s: %s", text, c.Pusher.Namespace)
 			}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/coder/websocket"
 	"go.uber.org/goleak"
 
@@ -29,7 +31,7 @@ const hang = 30 * time.Second
 
 func listen(t testing.TB) net.Listener {
 	t.Helper()
-	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -54,7 +56,7 @@ type instance struct {
 // start serves until the test ends, with more settings.
 func start(t testing.TB, project, more string) *instance {
 	t.Helper()
-	cfg := must(parse(cookies + " GOOGLE_CLOUD_PROJECT=" + project + " " + more))(t)
+	cfg := must.Get(parse(cookies + " GOOGLE_CLOUD_PROJECT=" + project + " " + more))(t)
 	i := &instance{log: &emulatortest.Log{}, l: listen(t), returned: make(chan error, 1)}
 	i.url = "http://" + i.l.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
@@ -83,7 +85,7 @@ func (i *instance) wait(t testing.TB) error {
 // client returns a client that keeps its session, also with another instance.
 func client(t testing.TB) *http.Client {
 	t.Helper()
-	jar := must(cookiejar.New(nil))(t)
+	jar := must.Get(cookiejar.New(nil))(t)
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Jar: jar, Transport: transport, Timeout: hang}
@@ -92,9 +94,9 @@ func client(t testing.TB) *http.Client {
 // ask makes a request about the room of that id and decodes the answer.
 func (i *instance) ask(t testing.TB, c *http.Client, method, path string) (status int, body map[string]any) {
 	t.Helper()
-	r := must(http.NewRequestWithContext(t.Context(), method, i.url+path, http.NoBody))(t)
+	r := must.Get(http.NewRequestWithContext(t.Context(), method, i.url+path, http.NoBody))(t)
 	resp, err := c.Do(r)
-	check(t, err)
+	must.OK(t, err)
 	defer resp.Body.Close()
 	if err := json.NewDecoder(resp.Body).Decode(&body); err != nil && !errors.Is(err, io.EOF) {
 		t.Fatal(err)
@@ -128,20 +130,3 @@ func (i *instance) await(t testing.TB, text string) {
 }
 
 const lockPath = "/api/documents/room/lock"
-
-// check fails the test on an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// must returns the value of a call that has to succeed.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/testing/emulatortest"
 )
 
@@ -43,7 +45,7 @@ func TestServe(t *testing.T) {
 			"cookies": func(c *Config) { c.Secret = "" },
 			"traces":  func(c *Config) { c.Telemetry.Traces = "http://127.0.0.1:1" },
 		} {
-			cfg, l := must(parse(cookies+" GOOGLE_CLOUD_PROJECT=p"))(t), listen(t)
+			cfg, l := must.Get(parse(cookies+" GOOGLE_CLOUD_PROJECT=p"))(t), listen(t)
 			spoil(&cfg)
 			err := Serve(ended, cfg, l, slog.New(slog.DiscardHandler))
 			if closed := l.Close(); err == nil || !errors.Is(closed, net.ErrClosed) {
@@ -86,7 +88,7 @@ func answersUntilStopped(t *testing.T) {
 		i.want(t, c, want, http.MethodPost, fmt.Sprintf("/api/documents/%d/lock", room))
 	}
 	conn, _, err := i.dial(t, c) //nolint:bodyclose // the library closes it
-	check(t, err)
+	must.OK(t, err)
 	//nolint:bodyclose // the library has read it
 	if _, resp, err := i.dial(t, c); err == nil || resp.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("a second socket: %v", err)
@@ -94,7 +96,7 @@ func answersUntilStopped(t *testing.T) {
 
 	i.stop()
 	time.AfterFunc(200*time.Millisecond, func() { _ = conn.CloseNow() }) // nothing reads the server's close
-	check(t, i.wait(t))
+	must.OK(t, i.wait(t))
 	for text, want := range map[string]bool{
 		`"operation":"subscribe","outcome":"ok"`: true, "0123456789abcdef": false, "cut off": false,
 		`"pusher":false`: true, "anybody who reaches this process may call": true,
@@ -122,18 +124,18 @@ func TestServe_Tokens(t *testing.T) {
 			keys := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { fetched.Add(1) }))
 			defer keys.Close()
 			i := start(t, firestore, c.settings+" TASK_JWKS_URL="+keys.URL)
-			r := must(http.NewRequestWithContext(t.Context(), http.MethodPost, i.url+c.path, http.NoBody))(t)
+			r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, i.url+c.path, http.NoBody))(t)
 			r.Header.Set("Authorization", "Bearer eyJhbGciOiJSUzI1NiJ9.e30.AAAA")
 			resp, err := client(t).Do(r)
-			check(t, err)
-			check(t, resp.Body.Close())
+			must.OK(t, err)
+			must.OK(t, resp.Body.Close())
 			if resp.StatusCode != http.StatusServiceUnavailable || fetched.Load() == 0 {
 				t.Errorf("with a token and no key: %d after %d fetches", resp.StatusCode, fetched.Load())
 			}
 			i.await(t, "keys not fetched")
 			i.want(t, client(t), c.sweep, http.MethodPost, "/internal/sweep")
 			i.stop()
-			check(t, i.wait(t))
+			must.OK(t, i.wait(t))
 		})
 	}
 }
@@ -147,7 +149,7 @@ func TestTwoInstances(t *testing.T) {
 	one, two := start(t, project, settings), start(t, project, settings)
 	editor, reader := client(t), client(t)
 	conn, _, err := two.dial(t, reader) //nolint:bodyclose // the library closes it
-	check(t, err)
+	must.OK(t, err)
 	defer func() { _ = conn.CloseNow() }()
 
 	last := int64(0)
@@ -159,7 +161,7 @@ func TestTwoInstances(t *testing.T) {
 			Version int64
 		}
 		_, data, err := conn.Read(t.Context())
-		check(t, errors.Join(err, json.Unmarshal(data, &m)))
+		must.OK(t, errors.Join(err, json.Unmarshal(data, &m)))
 		if m.Reason != reason || m.Version <= last {
 			t.Fatalf("got %s, want %s after %d", data, reason, last)
 		}
@@ -200,7 +202,7 @@ func TestMain_Exit(t *testing.T) {
 		exited <- fmt.Sprint(code, err)
 	}()
 	i.await(t, `"serving"`)
-	check(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
+	must.OK(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
 	if exit := <-exited; exit != "0 <nil>" {
 		t.Errorf("exit %s", exit)
 	}

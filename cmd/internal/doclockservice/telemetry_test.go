@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	tracecollector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/protobuf/proto"
 )
@@ -29,13 +31,13 @@ func TestTelemetry(t *testing.T) {
 	}))
 	defer collector.Close()
 	i := start(t, embedded(t), "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL)
-	r := must(http.NewRequestWithContext(t.Context(), http.MethodPost, i.url+"/internal/sweep", http.NoBody))(t)
+	r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, i.url+"/internal/sweep", http.NoBody))(t)
 	r.Header.Set("traceparent", "00-"+trace+"-"+caller+"-00")
 	resp, err := http.DefaultClient.Do(r)
-	check(t, err)
-	check(t, resp.Body.Close())
+	must.OK(t, err)
+	must.OK(t, resp.Body.Close())
 	i.stop()
-	check(t, i.wait(t))
+	must.OK(t, i.wait(t))
 	if !slices.Equal(paths, []string{"/v1/traces"}) || len(received.ResourceSpans) != 1 {
 		t.Fatalf("requests %v, want one of traces", paths)
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	iam "google.golang.org/api/iam/v1"
 	"google.golang.org/grpc/codes"
 
@@ -395,7 +397,7 @@ func TestRead_ServiceFile(t *testing.T) {
 			t.Fatalf("%s: no %q", name, tc.old)
 		}
 		file := filepath.Join(t.TempDir(), "service.yaml")
-		check(t, os.WriteFile(file, []byte(strings.Replace(text, tc.old, tc.replacement, 1)), 0o600))
+		must.OK(t, os.WriteFile(file, []byte(strings.Replace(text, tc.old, tc.replacement, 1)), 0o600))
 		f := ask(t, doctor.Options{Service: file, Queue: deploy + "queue.yaml", Lookup: lookup()})
 		if got := rulesOf(f); got != tc.rule {
 			t.Errorf("%s: got %+v, want %q", name, doctor.Check(f), tc.rule)

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	scheduler "google.golang.org/api/cloudscheduler/v1"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
@@ -48,7 +50,7 @@ type facts = doctor.Facts
 func read(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	check(t, err)
+	must.OK(t, err)
 	return string(text)
 }
 
@@ -79,7 +81,7 @@ func set(settings ...string) func(*facts) {
 func ask(t *testing.T, o doctor.Options) facts {
 	t.Helper()
 	f, err := doctor.Read(t.Context(), o)
-	check(t, err)
+	must.OK(t, err)
 	return f
 }
 
@@ -252,7 +254,7 @@ func fieldsJSON(settings map[string]string) string {
 func serviceJSON(t *testing.T, file string) string {
 	t.Helper()
 	text, err := yaml.YAMLToJSON([]byte(read(t, deploy+file)))
-	check(t, err)
+	must.OK(t, err)
 	return string(text)
 }
 
@@ -340,11 +342,4 @@ func (c *cloud) ask(t *testing.T) facts {
 		Service: "taskguard-worker", Doclock: "projects/my-project/locations/europe-west1/services/taskguard-doclock",
 		Lookup: lookup("GOOGLE_CLOUD_PROJECT=my-project", "CLOUDSDK_RUN_REGION=europe-west1"), Google: c.google(),
 	})
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc"
 
@@ -72,7 +74,7 @@ func queries(t *testing.T, k worker.Kind) []*firestorepb.StructuredQuery {
 	})
 	options := repo.Options{Collection: k.Collection, Fields: k.Fields}
 	a, err := repo.Open(t.Context(), b.Project, options, b.Client(t, record)...)
-	check(t, err)
+	must.OK(t, err)
 	ctx := t.Context()
 	run := func(results ...any) {
 		t.Helper()

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/api/option"
 
 	"taskguard/cmd/internal/doctor"
@@ -39,7 +41,7 @@ func TestRead_Revision(t *testing.T) {
 				Spec struct{ Template json.RawMessage }
 			}
 			service := c.answers[workerService]
-			check(t, json.Unmarshal([]byte(service), &got))
+			must.OK(t, json.Unmarshal([]byte(service), &got))
 			c.answers[location+"/revisions/w-0"] = string(got.Spec.Template)
 			c.answers[location+"/revisions/w-1"] = string(got.Spec.Template)
 			c.edit(t, location+"/revisions/w-1", `"timeoutSeconds":1560`, `"timeoutSeconds":300`)
@@ -56,7 +58,7 @@ func TestRead_Revision(t *testing.T) {
 func TestRead_OtherDeployment(t *testing.T) {
 	c := newCloud(t)
 	var jobs struct{ Jobs []json.RawMessage }
-	check(t, json.Unmarshal([]byte(c.answers[location+"/jobs"]), &jobs))
+	must.OK(t, json.Unmarshal([]byte(c.answers[location+"/jobs"]), &jobs))
 	ours := string(jobs.Jobs[2])
 	change := func(job string, pairs ...string) string { return strings.NewReplacer(pairs...).Replace(job) }
 	staging := change(ours, "taskguard-worker-", "taskguard-worker-staging-", "taskguard-recover", "staging-recover")
@@ -425,7 +427,7 @@ func TestFacts_Exports(t *testing.T) {
 func fromFile(t *testing.T, flag, text string) (f facts, why string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "file")
-	check(t, os.WriteFile(file, []byte(text), 0o600))
+	must.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	o := doctor.Options{Lookup: lookup()}
 	flags := map[string]*string{
 		"--service": &o.Service, "--doclock": &o.Doclock, "--queue": &o.Queue, "--indexes": &o.Indexes,

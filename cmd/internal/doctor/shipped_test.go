@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/google/go-cmp/cmp"
 
 	"taskguard/cmd/internal/doclockservice"
@@ -90,9 +92,7 @@ func moduleEnvironments(t *testing.T, name string) (worker, doclock map[string]s
 		Doclock map[string]string `json:"doclock_env"`
 	}
 	data := []byte(read(t, deploy+"terraform/testdata/settings.json"))
-	if err := json.Unmarshal(data, &all); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal(data, &all))
 
 	worker, doclock = maps.Clone(all["smallest"].Worker), all[name].Doclock
 	maps.Copy(worker, all[name].Worker)

@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/cmd/internal/cli"
 	"taskguard/lease"
 	"taskguard/locks/document"
@@ -60,9 +62,7 @@ func TestFallbackNotice(t *testing.T) {
 			var errs bytes.Buffer
 			c := &cli.Call{Streams: cli.Streams{Err: &errs}}
 			l, err := project.New(project.Config{Project: "p", Remote: remote, Dir: t.TempDir()})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			subscribe(c, l, options{})
 			var strategy project.Strategy
 			noted := func(_ context.Context, ls project.Lease) error { strategy = ls.Strategy; return nil }
@@ -112,9 +112,7 @@ func started(ctx context.Context, t *testing.T, script string) *processGroup {
 	t.Helper()
 	ready := filepath.Join(t.TempDir(), "ready")
 	g := &processGroup{path: "/bin/sh", args: []string{"sh", "-c", script, ready}}
-	if err := g.start(ctx, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, g.start(ctx, nil))
 	for _, err := os.Stat(ready); err != nil; _, err = os.Stat(ready) {
 		time.Sleep(pollInterval)
 	}

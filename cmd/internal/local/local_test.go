@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/workerservice"
 	"taskguard/emulator/cloudtasks"
@@ -201,7 +203,7 @@ func TestWorkerCloud_Environment(t *testing.T) {
 			more[name] = value
 		}
 		env, err := c.workerEnvironment(more)
-		check(t, err)
+		must.OK(t, err)
 		vars := map[string]string{}
 		for _, line := range env {
 			name, value, _ := strings.Cut(line, "=")
@@ -275,7 +277,7 @@ func TestLocal_Head(t *testing.T) {
 		var out strings.Builder
 		c := callTo(&out)
 		c.Lookup = analyzer(tc.analyzer)
-		check(t, (&local{c: c, documents: true, locks: "http://h:4/", console: "http://h:5/"}).printHead())
+		must.OK(t, (&local{c: c, documents: true, locks: "http://h:4/", console: "http://h:5/"}).printHead())
 		for _, want := range []string{tc.submit + "\n", "http://h:4/", "http://h:5/", "\nexport TASK_QUEUE="} {
 			if !strings.Contains(out.String(), want) {
 				t.Errorf("%s lacks %s", &out, want)
@@ -291,7 +293,7 @@ func TestLocal_Head(t *testing.T) {
 	l := &local{c: c, console: "http://127.0.0.1:8585/"}
 	l.firestore, l.tasks = "127.0.0.1:8580", "127.0.0.1:8581"
 	page, err := os.ReadFile("../../../docs/tutorial.md")
-	check(t, errors.Join(err, l.printHead()))
+	must.OK(t, errors.Join(err, l.printHead()))
 	head, _, _ := strings.Cut(out.String(), "export GOOGLE_CLOUD_PROJECT")
 	head = strings.ReplaceAll("    "+strings.ReplaceAll(head, "\n", "\n    "), "    \n", "\n")
 	if !strings.Contains(string(page), head+"…\n") {
@@ -315,7 +317,7 @@ func TestLocal_AnalyzerWarning(t *testing.T) {
 	}))
 	t.Cleanup(answering.Close)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
+	must.OK(t, err)
 	t.Cleanup(func() { _ = silent.Close() })
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
@@ -346,12 +348,5 @@ func TestLocal_AnalyzerWarning(t *testing.T) {
 	}
 	if len(asked) != 1 || asked[0] != "HEAD /" {
 		t.Errorf("%q; want only the root asked, since the analyzer's path may begin work", asked)
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/testing/emulatortest"
 )
@@ -47,7 +49,7 @@ func TestProcess_Log(t *testing.T) {
 	records := make(chan record, 2)
 	text := serving + `{"msg":"serving","stderr":true}{"msg":"run begins","lock_token":4}`
 	w, err := startProcess(t.Context(), 5, logging(text, func(_ *process, r *record) { records <- *r }))
-	check(t, err)
+	must.OK(t, err)
 	if w.address != "there:1" || w.String() != "worker 5" {
 		t.Fatalf("%v at %s", w, w.address)
 	}
@@ -89,7 +91,7 @@ func TestLocal_Supervise(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out := &emulatortest.Log{}
 	l := &local{router: router{show: cli.NewProgress(out), command: logging(serving, func(*process, *record) {})}}
-	check(t, l.startWorkers(ctx, 1))
+	must.OK(t, l.startWorkers(ctx, 1))
 	w, ended := l.pick(1), make(chan struct{})
 	go func(first *process) { defer close(ended); l.supervise(ctx, first) }(w)
 	for range 2 {

@@ -10,6 +10,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/operate"
 	"taskguard/emulator/cloudtasks"
@@ -53,7 +55,7 @@ func TestDemo_BrokenPromise(t *testing.T) {
 			Problems []string
 			Files    []row
 		}
-		check(t, json.Unmarshal(out.Bytes(), &got))
+		must.OK(t, json.Unmarshal(out.Bytes(), &got))
 		if problems := strings.Join(got.Problems, "; "); len(got.Files) != 2 || !strings.Contains(problems, want) {
 			t.Errorf("%+v; want %q", got, want)
 		}
@@ -81,7 +83,7 @@ func TestDemo_Table(t *testing.T) {
 	d, out := demoOf(false)
 	b := d.rows["b"]
 	b.Deliveries, b.Runs, b.Unanswered, b.FinishedBy = 3, 2, 1, 9
-	check(t, d.report())
+	must.OK(t, d.report())
 	for _, want := range []string{
 		"FILE RESULT DELIVERIES RUNS SKIPPED UNANSWERED FINISHED BY a.txt READY 0 0 1 0 worker 0 b.txt READY 3 2 0 1 worker 9",
 		"Worker 7 was killed at 40 % of a.txt. Worker 8 continued at 40 %.",
@@ -181,7 +183,7 @@ func TestDemo_TakeOver(t *testing.T) {
 func TestDemo_Kill(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	a, err := repo.Open(t.Context(), b.Project, repo.Options{Emulator: b.Listen(t)})
-	check(t, err)
+	must.OK(t, err)
 	defer func() { _ = a.Close() }()
 	for _, id := range []string{"a", "b"} {
 		b.Put(t, id, map[string]any{"status": "QUEUED", "input": "x"})
@@ -194,7 +196,7 @@ func TestDemo_Kill(t *testing.T) {
 	b.Merge(t, "b", map[string]any{"checkpoint": "c"})
 	for id, checkpoint := range map[string]bool{"a": false, "b": true} {
 		w, err := startProcess(t.Context(), 4, logging(serving, func(*process, *record) {}))
-		check(t, err)
+		must.OK(t, err)
 		d, out := demoOf(false)
 		d.analyses, d.killed = a, nil
 		d.runs = make(chan run, 3)
@@ -216,7 +218,7 @@ func TestDemo_Kill(t *testing.T) {
 		}
 	}
 	w, err := startProcess(t.Context(), 4, logging(serving, func(*process, *record) {}))
-	check(t, err)
+	must.OK(t, err)
 	err = (&demo{analyses: a}).kill(t.Context(), run{w, &record{AnalysisID: "none"}})
 	if !errors.Is(err, lease.ErrNotFound) {
 		t.Errorf("after a kill whose analysis cannot be read: %v", err)

@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/cmd/internal/cli"
 	"taskguard/orchestrator"
 )
@@ -66,7 +68,7 @@ func TestLogTo_Full(t *testing.T) {
 	var errs bytes.Buffer
 	c := &cli.Call{Name: "worker", Streams: cli.Streams{Out: io.Discard, Err: &errs}}
 	log, err := logTo(c, slog.New(slog.DiscardHandler), "/dev/full", slog.LevelInfo)
-	check(t, err)
+	must.OK(t, err)
 	log.Info("one")
 	log.Info("two")
 	if got := errs.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "/dev/full: no space left") {

@@ -19,6 +19,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
@@ -99,7 +101,7 @@ func TestReadTelemetry_Wrong(t *testing.T) {
 
 func TestTelemetry_NoCollector(t *testing.T) {
 	x, err := Telemetry{Service: "s"}.Export(t.Context(), slog.New(slog.DiscardHandler))
-	check(t, err)
+	must.OK(t, err)
 	if x.Tracers != nil || x.Meters != nil {
 		t.Errorf("%+v", x)
 	}
@@ -252,11 +254,11 @@ func sent(t *testing.T, to Telemetry) (log string) {
 	t.Helper()
 	var logged bytes.Buffer
 	x, err := to.Export(t.Context(), telemetry.NewLogger(&logged, "json", 0))
-	check(t, err)
+	must.OK(t, err)
 	_, span := x.Tracers.Tracer("").Start(t.Context(), "x")
 	span.End()
 	n, err := x.Meters.Meter("").Int64Counter("n")
-	check(t, err)
+	must.OK(t, err)
 	n.Add(t.Context(), 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
@@ -311,7 +313,7 @@ func TestGoogle_URL(t *testing.T) {
 		sender, err := Telemetry{Project: "p", Metrics: url}.resource(t.Context())
 		_, named := sender.Set().Value("gcp.project_id")
 		c, clientErr := Telemetry{}.client(url)
-		check(t, errors.Join(err, clientErr))
+		must.OK(t, errors.Join(err, clientErr))
 		if got := []bool{google(url), named, c != nil}; !slices.Equal(got, []bool{want, want, want}) {
 			t.Errorf("%q: is Google's, has a project, has a client: %v, want %v each", url, got, want)
 		}
@@ -336,7 +338,7 @@ func TestGoogle_Redirect(t *testing.T) {
 
 func TestGoogle_SilentMetadata(t *testing.T) {
 	unresponsive, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
+	must.OK(t, err)
 	defer unresponsive.Close()
 	metadataServer(t)
 	t.Setenv("GCE_METADATA_HOST", unresponsive.Addr().String())
@@ -358,12 +360,5 @@ func TestGoogle_NoCredentials(t *testing.T) {
 		if err == nil || !strings.HasPrefix(err.Error(), "OTEL_EXPORTER_OTLP_ENDPOINT: no credentials: ") {
 			t.Errorf("%+v: %v", to, err)
 		}
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/env"
 	"taskguard/internal/taskauth"
 	"taskguard/lease"
@@ -40,7 +42,7 @@ func TestParseConfig_Variables(t *testing.T) {
 		"TASK_JWKS_URL=http://k.example", "TASK_QUEUE=projects/p/locations/l/queues/q",
 		"TASK_TARGET_URL=https://worker.example", "TASK_CALLER=d@e.f", "CLOUD_TASKS_EMULATOR_HOST=h:2",
 		"ANALYZER=http://127.0.0.1:1/s3cret?key=s3cret")
-	check(t, err)
+	must.OK(t, err)
 	token := taskauth.Options{
 		Audience: "https://a.example", Accounts: []string{"a@b.c", "d@e.f"},
 		KeySource: taskauth.KeySource{KeysURL: "http://k.example"},
@@ -75,7 +77,7 @@ func TestParseConfig_Program(t *testing.T) {
 	t.Setenv("MY_KEY", "s3cret")
 	for output, result := range map[string]any{"any": "s3cret", "json": nil, "": nil} {
 		c, err := parse("TASK_AUTH=iam", "ANALYZER=exec:echo s3cret", "ANALYZER_OUTPUT="+output)
-		check(t, err)
+		must.OK(t, err)
 		got := fmt.Sprint(c.attrs())
 		if !strings.Contains(got, "analyzer=exec:echo ") || !strings.Contains(got, "MY_KEY") {
 			t.Errorf("logged %s, want the program, and the name of what it does not get", got)
@@ -94,7 +96,7 @@ func TestParseConfig_Program(t *testing.T) {
 func TestParseConfig_TargetSlash(t *testing.T) {
 	c, err := parse("TASK_AUTH=iam", "TASK_QUEUE=projects/p/locations/l/queues/q",
 		"TASK_TARGET_URL=https://worker.example/base//", "TASK_CALLER=a@b.c")
-	check(t, err)
+	must.OK(t, err)
 	const want = "https://worker.example/base"
 	if q := c.Options.Queue; q.TargetURL != want || q.Audience != want {
 		t.Errorf("%+v, want the target and audience %s", q, want)

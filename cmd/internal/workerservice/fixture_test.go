@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/telemetry"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/orchestrator"
@@ -36,7 +38,7 @@ func parse(words ...string) (Config, error) { return ParseConfig(environ(words..
 func listen(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
+	must.OK(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -61,7 +63,7 @@ func serve(t *testing.T, analyzer orchestrator.AnalyzerFunc, adapt func(*Config)
 	t.Setenv("FIRESTORE_EMULATOR_HOST", b.Listen(t))
 	b.Put(t, "x", map[string]any{"status": "QUEUED"})
 	cfg, err := parse(append([]string{"TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT=" + b.Project}, more...)...)
-	check(t, err)
+	must.OK(t, err)
 	cfg.Analyzer = analyzer
 	adapt(&cfg)
 	l := listen(t)
@@ -80,7 +82,7 @@ func (s *served) wait(t *testing.T) {
 	t.Helper()
 	select {
 	case err := <-s.returned:
-		check(t, err)
+		must.OK(t, err)
 	case <-time.After(hang):
 		t.Fatal("Serve does not return")
 	}
@@ -100,11 +102,4 @@ func (s *served) delivered() <-chan string {
 		answer <- fmt.Sprint(resp.StatusCode, " ", string(body), err)
 	}()
 	return answer
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

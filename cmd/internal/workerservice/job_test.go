@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"google.golang.org/api/option"
 )
 
@@ -22,7 +24,7 @@ func TestStartJob(t *testing.T) {
 	defer api.Close()
 	const job = "projects/p/locations/l/jobs/j"
 	start, err := startJob(t.Context(), job, option.WithEndpoint(api.URL), option.WithHTTPClient(api.Client()))
-	check(t, err)
+	must.OK(t, err)
 
 	for id, args := range map[string]string{"x": `["run","x"]`, "--json": `["run","--","--json"]`} {
 		want := `POST /v2/` + job + `:run {"overrides":{"containerOverrides":[{"args":` + args + `}]}}`

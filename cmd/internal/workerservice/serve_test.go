@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/telemetry"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/orchestrator"
@@ -35,7 +37,7 @@ func TestServe_NoStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := parse("TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT=p", "FIRESTORE_EMULATOR_HOST=127.0.0.1:1")
-			check(t, err)
+			must.OK(t, err)
 			tc.spoil(&c)
 			if err := Serve(t.Context(), c, tc.l, telemetry.NewLogger(&log, "json", 0)); err == nil {
 				t.Error("no error")
@@ -79,7 +81,7 @@ func TestServe_Stop(t *testing.T) {
 			return nil, ctx.Err()
 		}, func(c *Config) { c.Limits.Drain, c.Limits.Request = time.Hour, time.Hour })
 		half, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
-		check(t, err)
+		must.OK(t, err)
 		defer half.Close()
 		const request = "POST /internal/tasks/analysis HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
 		_, err = io.WriteString(half, request)
@@ -131,7 +133,7 @@ func TestRun_GivenUp(t *testing.T) {
 	b.Put(t, "x", map[string]any{"status": "QUEUED"})
 	cfg, err := ParseRunConfig(environ("FIRESTORE_EMULATOR_HOST="+b.Listen(t), "GOOGLE_CLOUD_PROJECT="+b.Project,
 		"ANALYZER=builtin:document", "MAX_RUNS=10"))
-	check(t, err)
+	must.OK(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	free := make(chan struct{})
 	defer close(free)

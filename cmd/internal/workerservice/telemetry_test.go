@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"go.opentelemetry.io/otel/trace"
 
 	"taskguard/orchestrator"
@@ -39,7 +41,7 @@ func TestServe_Telemetry(t *testing.T) {
 	for body, status := range map[string]int{`{"analysis_id":"x"}`: http.StatusOK, "s3cret": http.StatusBadRequest} {
 		url := s.url + "/internal/tasks/analysis"
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-		check(t, err)
+		must.OK(t, err)
 		r.Header.Set("traceparent", "00-"+traceID+"-"+callersSpan+"-01")
 		resp, err := http.DefaultClient.Do(r)
 		if err != nil || resp.StatusCode != status {

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 
 	"taskguard/internal/testing/emulatortest"
@@ -54,7 +56,7 @@ func sizeOf(t *testing.T) size {
 	if v := os.Getenv("CHAOS_SEED"); v != "" {
 		s.seed, badSeed = strconv.ParseUint(v, 10, 64)
 	}
-	check(t, errors.Join(badDuration, badSeed))
+	must.OK(t, errors.Join(badDuration, badSeed))
 	if s.full {
 		s.analyses = int(40 * s.duration.Minutes()) // what two busy cores finish
 	}
@@ -106,9 +108,9 @@ func newChaos(t *testing.T, size size) *chaos {
 	t.Cleanup(c.analyzer.Close)
 
 	host, err := c.proxy.listen(operator)
-	check(t, err)
+	must.OK(t, err)
 	c.operator, err = repo.Open(t.Context(), c.docs.Project, repo.Options{}, emulatortest.At(host).Client(t)...)
-	check(t, err)
+	must.OK(t, err)
 
 	c.queue = newQueue(t, c.duplicates())
 	for range size.workers {
@@ -187,7 +189,7 @@ func (c *chaos) begin(t *testing.T) (stop func()) {
 	}
 	t.Cleanup(stop) // also after a failure
 	for _, s := range c.slots {
-		check(t, c.startIn(s))
+		must.OK(t, c.startIn(s))
 		others.Go(func() { c.keepRunning(throughout, s) })
 	}
 	for _, other := range []func(context.Context){c.recover, c.answerActs, c.requeueCrashed, c.watchMachine} {
@@ -213,7 +215,7 @@ func (c *chaos) createAnalyses(t *testing.T) {
 		c.create(t, id(i))
 		at := time.Duration(i) * c.duration * 3 / 4 / time.Duration(c.analyses)
 		for range c.deliveries {
-			check(t, c.queue.deliver(t.Context(), id(i), at+between(r, 0, c.ttl)))
+			must.OK(t, c.queue.deliver(t.Context(), id(i), at+between(r, 0, c.ttl)))
 		}
 	}
 }

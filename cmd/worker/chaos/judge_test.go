@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/testing/proof"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/leasetest"
@@ -97,7 +99,7 @@ func (c *chaos) judgeRequeues(t *testing.T) {
 func readJournal(t *testing.T, file string) map[string]map[int64][]int {
 	t.Helper()
 	f, err := os.Open(file)
-	check(t, err)
+	must.OK(t, err)
 	defer func() { _ = f.Close() }()
 	all := map[string]map[int64][]int{}
 	for lines := json.NewDecoder(f); ; {

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/testing/proof"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/leasetest"
@@ -32,7 +34,7 @@ func keysSize(t *testing.T, limit int) (s size, keys int) {
 	if long := os.Getenv("CHAOS_KEYS"); long != "" {
 		var err error
 		s.duration, err = time.ParseDuration(long)
-		check(t, err)
+		must.OK(t, err)
 		s.analyses, s.workers, s.ttl, keys = int(1000*s.duration.Minutes()), 4, 3*time.Second, 20
 	}
 	if limit == 1 {
@@ -90,7 +92,7 @@ func chaosOfKeys(t *testing.T, limit int, programs ...string) {
 		c.docs.Put(t, id(i), map[string]any{
 			"status": "QUEUED", "tenant": c.tenant(i), "createdAt": at, "updatedAt": at,
 		})
-		check(t, c.queue.deliver(t.Context(), id(i), 0))
+		must.OK(t, c.queue.deliver(t.Context(), id(i), 0))
 		pause(during, size.duration/4/time.Duration(size.analyses))
 	}
 	for i := range size.analyses {

@@ -223,11 +223,3 @@ func (p *process) terminate() error {
 
 // waitLimit is how long a test waits for an event that is due at once or after one TTL.
 const waitLimit = time.Minute
-
-// check fails the test on an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}

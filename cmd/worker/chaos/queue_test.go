@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/api/option"
@@ -49,7 +51,7 @@ func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *que
 	q.server = cloudtasks.NewServer(cloudtasks.Options{Transport: q, Extra: extra})
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
+	must.OK(t, err)
 	served := make(chan error, 1)
 	go func() { served <- q.server.Serve(l) }()
 	q.close = sync.OnceFunc(func() {
@@ -60,7 +62,7 @@ func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *que
 	q.proxy = newProxy(t, l.Addr().String())
 
 	conn, err := q.server.Dial()
-	check(t, err)
+	must.OK(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	if q.client, err = apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)); err != nil {
 		t.Fatal(err)
@@ -69,7 +71,7 @@ func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *que
 	_, err = q.client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
 		Parent: location, Queue: &cloudtaskspb.Queue{Name: q.name, RetryConfig: retries},
 	})
-	check(t, err)
+	must.OK(t, err)
 	return q
 }
 

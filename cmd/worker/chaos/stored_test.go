@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/testing/emulatortest"
 )
@@ -40,7 +42,7 @@ func (c *chaos) judgeStored(t *testing.T) {
 		var body struct {
 			Analysis string `json:"analysis_id"`
 		}
-		check(t, json.Unmarshal(task.GetHttpRequest().GetBody(), &body))
+		must.OK(t, json.Unmarshal(task.GetHttpRequest().GetBody(), &body))
 		if names[body.Analysis] == nil {
 			continue
 		}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/lease/leasetest"
 )
 
@@ -51,17 +53,17 @@ func earlier(t *testing.T) release {
 	folder := t.TempDir()
 	archive, source := filepath.Join(folder, "source.tar"), filepath.Join(folder, "source")
 	file := filepath.Join(folder, "worker")
-	check(t, os.Mkdir(source, 0o755))
+	must.OK(t, os.Mkdir(source, 0o755))
 	_, err := git("archive", "--output="+archive, name)
-	check(t, err)
+	must.OK(t, err)
 	_, err = output(exec.Command("tar", "-xf", archive, "-C", source))
-	check(t, err)
+	must.OK(t, err)
 
 	stamp := "-ldflags=-X=taskguard/internal/build.commit=" + name
 	build := exec.Command("go", "build", "-trimpath", stamp, "-o", file, "./cmd/worker")
 	build.Dir = source
 	_, err = output(build)
-	check(t, err)
+	must.OK(t, err)
 	return release{name, file}
 }
 
@@ -87,7 +89,7 @@ func TestUpgrade(t *testing.T) {
 		t.Skip("UPGRADE is not set; make upgrade sets it")
 	}
 	duration, err := time.ParseDuration(long)
-	check(t, err)
+	must.OK(t, err)
 	old := earlier(t)
 	t.Logf("this version, and %s", old.name)
 

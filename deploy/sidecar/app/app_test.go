@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/testing/examplestest"
 	"taskguard/orchestrator"
 )
@@ -42,12 +44,8 @@ func start(t *testing.T, port int, env ...string) *application {
 	cmd.Env = append(append(os.Environ(), "APP_HOST=127.0.0.1", fmt.Sprintf("APP_PORT=%d", port)), env...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, cmd.Start())
 	a := &application{t: t, cmd: cmd, lines: bufio.NewScanner(out)}
 	t.Cleanup(a.kill)
 	a.port = a.next("serving").Port

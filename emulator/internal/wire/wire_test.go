@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -46,9 +48,7 @@ func TestServer_Close(t *testing.T) {
 		left.Store(true)
 	})
 	conn, err := s.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer func() { _ = conn.Close() }()
 	failed := make(chan error)
 	go func() { failed <- call(conn) }()
@@ -66,9 +66,7 @@ func TestServer_Close(t *testing.T) {
 func TestServer_Serve(t *testing.T) {
 	s := newServer(func(context.Context) {})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	_ = l.Close()
 	if err := s.Serve(l); err == nil {
 		t.Error("a closed listener is no error")

@@ -4,14 +4,14 @@ import (
 	"os"
 	"regexp"
 	"testing"
+
+	"taskguard/internal/testing/must"
 )
 
 // docs/reference.md lists all variables of the programs: docs/ checks it.
 func TestIsolate(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/reference.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	kept := map[string]bool{"OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": false, "GOOGLE_APPLICATION_CREDENTIALS": false}
 	rows := regexp.MustCompile("(?m)^\\| `[A-Z]+_.*|^\\| `PORT.*|^`taskguard` reads.*")
 	names := regexp.MustCompile("`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|PORT|ANALYZER)`")

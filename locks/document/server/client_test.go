@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/coder/websocket"
 
 	"taskguard/locks/document"
@@ -66,8 +68,8 @@ func (s *socket) read(v any) (raw string) {
 	ctx, cancel := context.WithTimeout(context.Background(), hang)
 	defer cancel()
 	_, data, err := s.conn.Read(ctx)
-	check(s.t, err)
-	check(s.t, json.Unmarshal(data, v))
+	must.OK(s.t, err)
+	must.OK(s.t, json.Unmarshal(data, v))
 	return string(data)
 }
 
@@ -149,7 +151,7 @@ func (b *browser) connect() *pusher {
 		Timeout int    `json:"activity_timeout"`
 	}
 	f := p.frame()
-	check(b.t, json.Unmarshal([]byte(f.Data), &greeting))
+	must.OK(b.t, json.Unmarshal([]byte(f.Data), &greeting))
 	if f.Event != "pusher:connection_established" || greeting.Timeout != 30 {
 		b.t.Fatalf("got %+v", f)
 	}
@@ -167,8 +169,8 @@ func (p *pusher) frame() (f frame) {
 // send sends an event.
 func (p *pusher) send(event string, data any) {
 	p.t.Helper()
-	text := must(json.Marshal(map[string]any{"event": event, "data": data}))(p.t)
-	check(p.t, p.conn.Write(p.t.Context(), websocket.MessageText, text))
+	text := must.Get(json.Marshal(map[string]any{"event": event, "data": data}))(p.t)
+	must.OK(p.t, p.conn.Write(p.t.Context(), websocket.MessageText, text))
 }
 
 // subscribe subscribes, and returns the answer.
@@ -230,7 +232,7 @@ func (p *pusher) unsubscribe(channel string) {
 func (p *pusher) wantEvent(channel, kind, reason string) (m received) {
 	p.t.Helper()
 	f := p.frame()
-	check(p.t, json.Unmarshal([]byte(f.Data), &m))
+	must.OK(p.t, json.Unmarshal([]byte(f.Data), &m))
 	got := [4]string{f.Event, f.Channel, m.Type, m.Reason}
 	if got != [4]string{kind, channel, kind, reason} {
 		p.t.Errorf("got %q, want %s, %s on %s", got, kind, reason, channel)
@@ -294,7 +296,7 @@ func (b *browser) authorized(socket, channel string, header ...string) (status i
 	form := url.Values{"socket_id": {socket}, "channel_name": {channel}}.Encode()
 	got := b.authorize("x-www-form-urlencoded", form, header...)
 	var body struct{ Auth string }
-	check(b.t, json.Unmarshal([]byte(got.body), &body))
+	must.OK(b.t, json.Unmarshal([]byte(got.body), &body))
 	return got.status, body.Auth
 }
 
@@ -310,7 +312,7 @@ var secret = []byte("0123456789abcdef0123456789abcdef")
 // cookies returns sessions with the secret of the tests.
 func cookies(t testing.TB) *server.Cookies {
 	t.Helper()
-	return must(server.NewCookies(secret))(t)
+	return must.Get(server.NewCookies(secret))(t)
 }
 
 // ofUser7 returns the cookie that an application makes for its user 7, あおい, whose id for others is u7.

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"go.uber.org/goleak"
 
 	"taskguard/emulator/oidc"
@@ -57,7 +59,7 @@ type site struct {
 func newRooms(t testing.TB) *repo.Rooms {
 	t.Helper()
 	b := emulatortest.Embedded(t)
-	rooms := must(repo.OpenRooms(t.Context(), b.Project, repo.Options{}, b.Client(t)...))(t)
+	rooms := must.Get(repo.OpenRooms(t.Context(), b.Project, repo.Options{}, b.Client(t)...))(t)
 	t.Cleanup(func() { _ = rooms.Close() })
 	return rooms
 }
@@ -72,7 +74,7 @@ func newSite(t testing.TB, adapt func(*setup)) *site {
 	if adapt != nil {
 		adapt(&parts)
 	}
-	s.locks = must(document.New(parts.store, parts.ttl))(t)
+	s.locks = must.Get(document.New(parts.store, parts.ttl))(t)
 	feed := document.NewFeed(s.locks, parts.watcher, parts.options.Log)
 	feeding, end := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -105,7 +107,7 @@ type browser struct {
 
 func (s *site) browser(t testing.TB) *browser {
 	t.Helper()
-	jar := must(cookiejar.New(nil))(t)
+	jar := must.Get(cookiejar.New(nil))(t)
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &browser{t, s, &http.Client{Jar: jar, Transport: transport, Timeout: hang}}
@@ -187,7 +189,7 @@ func memory(t testing.TB, sessions server.Sessions) *server.Server {
 // serverOf returns a server of the locks in store, without sockets.
 func serverOf(t testing.TB, store lease.Store[document.Lock], sessions server.Sessions) *server.Server {
 	t.Helper()
-	locks := must(document.New(store, 0))(t)
+	locks := must.Get(document.New(store, 0))(t)
 	return server.NewServer(t.Context(), locks, nil, sessions, server.Options{})
 }
 
@@ -234,7 +236,7 @@ var issuer = sync.OnceValue(oidc.NewIssuer)
 
 func mint(t testing.TB, email, audience string) string {
 	t.Helper()
-	return must(issuer().Token(email, audience))(t)
+	return must.Get(issuer().Token(email, audience))(t)
 }
 
 // verifier returns a verifier of the issuer's tokens.
@@ -243,28 +245,11 @@ func verifier(t testing.TB, o taskauth.Options) *taskauth.Verifier {
 	keys := httptest.NewServer(issuer())
 	o.KeysURL = keys.URL
 	t.Cleanup(keys.Close)
-	return must(taskauth.New(o))(t)
+	return must.Get(taskauth.New(o))(t)
 }
 
 func withAccounts(t testing.TB) func(*setup) {
 	t.Helper()
 	v := verifier(t, taskauth.Options{Audience: audience, AnyAccount: true})
 	return func(s *setup) { s.sessions = server.Accounts{Verifier: v} }
-}
-
-// check fails the test on an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// must returns the value of a call that has to succeed.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
 }

@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/coder/websocket"
 
 	"taskguard/lease"
@@ -146,7 +148,7 @@ func TestGate_Questions(t *testing.T) {
 func TestGate_Withdrawal(t *testing.T) {
 	application := newApplication(t)
 	synctest.Test(t, func(t *testing.T) {
-		locks := must(document.New(&lease.Memory[document.Lock]{}, 0))(t)
+		locks := must.Get(document.New(&lease.Memory[document.Lock]{}, 0))(t)
 		o := server.Options{Authorize: application.url(), Pusher: app}
 		h := server.NewServer(context.Background(), locks, nil, cookies(t), o)
 		cookie := begun(t, h)

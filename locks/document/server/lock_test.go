@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/coder/websocket"
 
 	"taskguard/lease"
@@ -47,7 +49,7 @@ func (b *browser) take(header ...string) (got taken) {
 	if status != http.StatusOK {
 		b.t.Fatalf("POST: %d %s", status, body)
 	}
-	check(b.t, json.Unmarshal([]byte(body), &got))
+	must.OK(b.t, json.Unmarshal([]byte(body), &got))
 	return got
 }
 
@@ -112,7 +114,7 @@ func TestLock_Confirm(t *testing.T) {
 		Token int64
 		Valid int64 `json:"valid_for_ms"`
 	}
-	check(t, json.Unmarshal([]byte(body), &sure))
+	must.OK(t, json.Unmarshal([]byte(body), &sure))
 	if margin := int64(3000); sure.Valid <= 0 || sure.Valid > 30000-margin {
 		t.Errorf("it can be relied on for %d ms, want the remaining time less a margin of %d", sure.Valid, margin)
 	}
@@ -209,7 +211,7 @@ func TestRoomID(t *testing.T) {
 		} {
 			path := "/api/documents/" + written + "/lock"
 			b.want(http.StatusOK, "", http.MethodPost, path)
-			if state := must(s.locks.Get(t.Context(), room, ""))(t); !state.Locked {
+			if state := must.Get(s.locks.Get(t.Context(), room, ""))(t); !state.Locked {
 				t.Errorf("%s did not lock %q: %+v", written, room, state)
 			}
 			b.want(http.StatusOK, freed, http.MethodDelete, path)
@@ -233,7 +235,7 @@ func TestCrossSite(t *testing.T) {
 		}
 		b.want(http.StatusForbidden, crossSite, http.MethodPost, "/internal/sweep", header...)
 	}
-	state := must(s.locks.Get(t.Context(), "room", ""))(t)
+	state := must.Get(s.locks.Get(t.Context(), "room", ""))(t)
 	if state.Lock.Token != got.Token || !state.Lock.ExpiresAt.Equal(got.ExpiresAt) {
 		t.Errorf("the lock is %+v, want it as it was", state)
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/coder/websocket"
 
 	"taskguard/locks/document"
@@ -57,7 +59,7 @@ func TestPusher_Channels(t *testing.T) {
 			"documents.a@b,c;d.e_f-G=3D":       "a@b,c;d.e_f-G=",
 			"documents." + longest:             longest,
 		} {
-			must(s.locks.Acquire(t.Context(), room, "another"))(t)
+			must.Get(s.locks.Acquire(t.Context(), room, "another"))(t)
 			p.wantSubscribed(channel, "")
 			if m := p.wantEvent(channel, locked, document.Current); m.Room != room {
 				t.Errorf("%s: got room %s, want %s", channel, m.Room, room)
@@ -178,7 +180,7 @@ func TestPusher_Messages(t *testing.T) {
 			}
 		}
 		p := b.connect()
-		check(t, p.conn.Write(t.Context(), websocket.MessageBinary, []byte(`{"event":"pusher:ping"}`)))
+		must.OK(t, p.conn.Write(t.Context(), websocket.MessageBinary, []byte(`{"event":"pusher:ping"}`)))
 		if _, code := p.rest(); code != 4200 {
 			t.Errorf("a binary frame: closed with %v, want 4200", code)
 		}

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/coder/websocket"
 
 	"taskguard/lease"
@@ -31,7 +33,7 @@ func asking(t *testing.T) func(h http.Handler, cookie, method, room string, want
 // Two instances share the store and count for themselves.
 func TestQuota_Locks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		locks := must(document.New(&lease.Memory[document.Lock]{}, 0))(t)
+		locks := must.Get(document.New(&lease.Memory[document.Lock]{}, 0))(t)
 		o := server.Options{SessionLocks: 2}
 		one := server.NewServer(t.Context(), locks, nil, cookies(t), o)
 		two := server.NewServer(t.Context(), locks, nil, cookies(t), o)
@@ -67,7 +69,7 @@ func TestQuota_Locks(t *testing.T) {
 func TestQuota_Uncertain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := leasetest.NewFaulty(&lease.Memory[document.Lock]{}, nil)
-		locks := must(document.New(store, 0))(t)
+		locks := must.Get(document.New(store, 0))(t)
 		h := server.NewServer(t.Context(), locks, nil, cookies(t), server.Options{SessionLocks: 1})
 		cookie := begun(t, h)
 		ask := func(method, room string, want int) {
@@ -118,7 +120,7 @@ func TestQuota_Sockets(t *testing.T) {
 	for range 3 { // without a session
 		s.browser(t).listen(lockPath+"/ws", websocket.DialOptions{})
 	}
-	check(t, first.conn.Close(websocket.StatusNormalClosure, ""))
+	must.OK(t, first.conn.Close(websocket.StatusNormalClosure, ""))
 	status, end := 0, time.Now().Add(hang)
 	for status != http.StatusSwitchingProtocols { // until the server has noticed
 		if time.Now().After(end) {
@@ -203,7 +205,7 @@ func TestQuota_Channels(t *testing.T) {
 			t.Error("a session has no channel")
 		}
 
-		check(t, first.conn.Close(websocket.StatusNormalClosure, ""))
+		must.OK(t, first.conn.Close(websocket.StatusNormalClosure, ""))
 		for _, channel := range []string{"documents.c", "documents.d"} { // in place of the socket, then of the channel
 			p.mustWatch(channel)
 			p.unsubscribe(channel)

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/coder/websocket"
 
 	"taskguard/internal/taskauth"
@@ -113,7 +115,7 @@ func TestCookies_Forged(t *testing.T) {
 		t.Errorf("of an application whose clock is ahead: %d", status)
 	}
 	h = memory(t, cookies(t))
-	other := must(server.NewCookies([]byte(strings.Repeat("x", server.MinSecret))))(t)
+	other := must.Get(server.NewCookies([]byte(strings.Repeat("x", server.MinSecret))))(t)
 	valid, now := begun(t, h), time.Now().Unix()
 	parts := strings.Split(valid, ".")
 	for name, cookie := range map[string]string{
@@ -241,7 +243,7 @@ func TestAccounts_Owner(t *testing.T) {
 	b := newSite(t, withAccounts(t)).browser(t)
 	first, second := "Bearer "+mint(t, "a@x.test", audience), "Bearer "+mint(t, "b@x.test", audience)
 	got := b.take("Authorization", first)
-	if state := must(b.site.locks.Get(t.Context(), "room", ""))(t); !strings.HasPrefix(state.Lock.Owner, "oidc/1") {
+	if state := must.Get(b.site.locks.Get(t.Context(), "room", ""))(t); !strings.HasPrefix(state.Lock.Owner, "oidc/1") {
 		t.Errorf("the owner is %q", state.Lock.Owner)
 	}
 	if again := b.take("Authorization", "Bearer "+mint(t, "a@x.test", audience)); again.Token != got.Token {
@@ -312,13 +314,13 @@ func TestAccounts_Caller(t *testing.T) {
 	want := server.Caller{
 		Owner: "oidc/a%2Ftab", Until: time.Unix(1, 0), Profile: document.Profile{Name: "A Name", User: "u1"},
 	}
-	if got := must(server.Accounts{Verifier: a}.Caller(nil, r, false))(t); got != want {
+	if got := must.Get(server.Accounts{Verifier: a}.Caller(nil, r, false))(t); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	longest := strings.Repeat("x", 256)
 	for name, want := range map[string]string{longest: longest, longest + "x": "", "a\nb": "", "a\xff": ""} {
 		s := subject{ID: "1", Name: name, User: name}
-		got := must(server.Accounts{Verifier: s}.Caller(nil, r, false))(t)
+		got := must.Get(server.Accounts{Verifier: s}.Caller(nil, r, false))(t)
 		if got.Profile != (document.Profile{Name: want, User: want}) {
 			t.Errorf("%q: got %q, want %q", name, got.Profile, want)
 		}
@@ -327,10 +329,10 @@ func TestAccounts_Caller(t *testing.T) {
 
 // An application confirms a lock before it saves.
 func TestExamples_Confirm(t *testing.T) {
-	locks := must(document.New(&lease.Memory[document.Lock]{}, 0))(t)
+	locks := must.Get(document.New(&lease.Memory[document.Lock]{}, 0))(t)
 	server := httptest.NewServer(server.NewServer(t.Context(), locks, nil, cookies(t), server.Options{}))
 	t.Cleanup(server.Close)
-	lock := must(locks.Acquire(t.Context(), "文書 1", "session/a@x.test/tab"))(t)
+	lock := must.Get(locks.Acquire(t.Context(), "文書 1", "session/a@x.test/tab"))(t)
 	token := fmt.Sprint(lock.Lock.Token)
 	cookie := "other=1; " + signed(fmt.Sprintf("v1.a%%40x%%2Etest.%d", time.Now().Unix())) + "; more=2"
 
@@ -348,12 +350,12 @@ func TestExamples_Confirm(t *testing.T) {
 				return strconv.Atoi(strings.TrimSpace(string(out)))
 			}
 			for _, token := range []string{token, ""} {
-				if valid := must(ask(server.URL, token, "tab"))(t); valid < 1 || valid > 27_000 {
+				if valid := must.Get(ask(server.URL, token, "tab"))(t); valid < 1 || valid > 27_000 {
 					t.Errorf("the holder, token %q: %d ms", token, valid)
 				}
 			}
 			for _, c := range [][2]string{{token, "other"}, {token, ""}, {"", "other"}, {"1", "tab"}} {
-				if valid := must(ask(server.URL, c[0], c[1]))(t); valid != 0 {
+				if valid := must.Get(ask(server.URL, c[0], c[1]))(t); valid != 0 {
 					t.Errorf("%v: %d ms, want 0", c, valid)
 				}
 			}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"taskguard/internal/testing/must"
+
 	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -22,7 +24,7 @@ func TestPage_Files(t *testing.T) {
 		"/": "text/html", "/index.html": "text/html", "/locks.js": "text/javascript", "/locks.d.ts": "text/plain",
 		"/page.js": "text/javascript", "/page.css": "text/css",
 	} {
-		want := must(web.Files.ReadFile(cmp.Or(strings.TrimPrefix(path, "/"), "index.html")))(t)
+		want := must.Get(web.Files.ReadFile(cmp.Or(strings.TrimPrefix(path, "/"), "index.html")))(t)
 		if path == "/locks.js" { // its own server
 			want = append(want, "\ndefaults.endpoint = new URL('/api/documents', import.meta.url).href;"...)
 		}

@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"github.com/coder/websocket"
 
 	"taskguard/lease"
@@ -131,7 +133,7 @@ func TestCredential_Hidden(t *testing.T) {
 // cookie returns the value of the session's cookie.
 func (b *browser) cookie() string {
 	b.t.Helper()
-	r := must(http.NewRequestWithContext(b.t.Context(), http.MethodGet, b.site.url, http.NoBody))(b.t)
+	r := must.Get(http.NewRequestWithContext(b.t.Context(), http.MethodGet, b.site.url, http.NoBody))(b.t)
 	return b.http.Jar.Cookies(r.URL)[0].Value
 }
 
@@ -139,7 +141,7 @@ func (b *browser) cookie() string {
 func TestSocket_ClientMessage(t *testing.T) {
 	l := newSite(t, nil).browser(t).listen(lockPath+"/ws", websocket.DialOptions{})
 	l.want(unlocked, document.Current)
-	check(t, l.conn.Write(t.Context(), websocket.MessageText, []byte(strings.Repeat("x", 100_000))))
+	must.OK(t, l.conn.Write(t.Context(), websocket.MessageText, []byte(strings.Repeat("x", 100_000))))
 	if _, code := l.rest(); code != websocket.StatusPolicyViolation {
 		t.Errorf("closed with %v, want a policy violation", code)
 	}
@@ -216,7 +218,7 @@ func (h hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 // serveOnPipe opens a socket on a pipe.
 func serveOnPipe(w context.Context, t *testing.T, path string, conn net.Conn) {
-	locks := must(document.New(&lease.Memory[document.Lock]{}, 0))(t)
+	locks := must.Get(document.New(&lease.Memory[document.Lock]{}, 0))(t)
 	o := server.Options{Pusher: app, Ping: time.Hour}
 	h := server.NewServer(w, locks, document.NewFeed(locks, nil, nil), cookies(t), o)
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)
@@ -256,8 +258,8 @@ func TestSocket_Flood(t *testing.T) {
 		began := time.Now()
 		for range 1 + messages { // a greeting, and the answers
 			header := make([]byte, 2)
-			_ = must(io.ReadFull(theirs, header))(t)
-			_ = must(io.CopyN(io.Discard, theirs, int64(header[1])))(t)
+			_ = must.Get(io.ReadFull(theirs, header))(t)
+			_ = must.Get(io.CopyN(io.Discard, theirs, int64(header[1])))(t)
 		}
 		if took, want := time.Since(began), 60*200*time.Millisecond; took != want {
 			t.Errorf("%d messages are handled in %v, want %v", messages, took, want)

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/taskauth"
 	"taskguard/lease"
 	"taskguard/locks/document"
@@ -21,14 +23,14 @@ func TestSweep(t *testing.T) {
 	t.Run("a request deletes expired locks", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			rooms := newRooms(t)
-			locks := must(document.New(rooms, 0))(t)
-			kept := func(room string) bool { return must(rooms.Load(t.Context(), room, lease.OnlyLease))(t).Exists }
+			locks := must.Get(document.New(rooms, 0))(t)
+			kept := func(room string) bool { return must.Get(rooms.Load(t.Context(), room, lease.OnlyLease))(t).Exists }
 			h := server.NewServer(t.Context(), locks, nil, cookies(t), server.Options{Finder: rooms})
 			for i := range 3 {
-				must(locks.Acquire(t.Context(), fmt.Sprint(i), "session/1"))(t)
+				must.Get(locks.Acquire(t.Context(), fmt.Sprint(i), "session/1"))(t)
 			}
 			time.Sleep(31 * time.Second)
-			must(locks.Acquire(t.Context(), "live", "session/1"))(t)
+			must.Get(locks.Acquire(t.Context(), "live", "session/1"))(t)
 			for _, want := range []string{`{"swept":3}`, `{"swept":0}`} {
 				if _, body, _ := visit(t, h, http.MethodPost, "/internal/sweep", ""); body != want {
 					t.Errorf("%s, want %s", body, want)

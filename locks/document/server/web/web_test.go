@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
+
 	"taskguard/internal/testing/examplestest"
 	"taskguard/locks/document/server/web"
 )
@@ -42,9 +44,7 @@ func TestTypes_Generated(t *testing.T) {
 		"--lib", "es2022,dom,dom.iterable", "--outDir", "types", "locks.js")
 	want, noTypes := os.ReadFile(filepath.Join(dir, "types", "locks.d.ts"))
 	got, noFile := web.Files.ReadFile("locks.d.ts")
-	if err := errors.Join(noTypes, noFile); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(noTypes, noFile))
 	if !bytes.Equal(got, want) {
 		t.Error("locks.d.ts is not what locks.js declares: make types")
 	}
@@ -72,9 +72,7 @@ func TestPackage_Installed(t *testing.T) {
 	dir := t.TempDir()
 	packing := exec.CommandContext(t.Context(), paths[1], "pack", "--json", "--offline", "--pack-destination", dir)
 	out, err := packing.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var packed []struct {
 		Filename string
 		Files    []struct{ Path string }
