@@ -51,6 +51,14 @@ func TestBulk(t *testing.T) {
 			contains(t, page(t, s, "/failures/requeue?code=c"), offered, "confirm-submit")
 		}
 	})
+	t.Run("says of how many the change may have been made", func(t *testing.T) {
+		s, h := writable(t, newSource())
+		for unconfirmed, said := range map[int64]bool{0: false, 2: true} {
+			h.bulk = console.Bulk{Before: storeNow(), Matched: 3, Failed: 3, Unconfirmed: unconfirmed}
+			text := post(t, s, "/all/cancel?state=QUEUED", url.Values{"seen": {"7-3"}}).Body.String()
+			contains(t, text, said, "2 of the failed may have been cancelled")
+		}
+	})
 	t.Run("continues with the confirmed ones", func(t *testing.T) {
 		s, h := writable(t, newSource())
 		before := storeNow()

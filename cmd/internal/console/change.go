@@ -49,8 +49,8 @@ func StateOf(a *analysislock.Analysis) *analysislock.Seen {
 // Operator makes the changes.
 type Operator interface {
 	// Change makes a change, and logs it. It commits the change only if the analysis is still in
-	// the state seen, and returns lease.ErrConflict otherwise. It may also return ErrNotBooked, or an error
-	// of worker.Documents. Change may be called concurrently.
+	// the state seen, and returns lease.ErrConflict otherwise. It may also return ErrNotBooked, ErrUnconfirmed,
+	// or an error of worker.Documents. Change may be called concurrently.
 	Change(ctx context.Context, c Change) (Delivery, error)
 	// ChangeAll requeues or cancels up to limit analyses that w selects at the time updatedBefore, and
 	// that were updated before it; zero: the store's present time. It skips an analysis that is
@@ -74,7 +74,11 @@ type Bulk struct {
 	Before                   time.Time
 	Matched                  int64 // before the change
 	Changed, Skipped, Failed int64
+	Unconfirmed              int64 // of those that failed, with ErrUnconfirmed
 }
+
+// ErrUnconfirmed is the error of a change that may have been made: Firestore did not answer in time.
+var ErrUnconfirmed = errors.New("not confirmed: the document may have changed")
 
 // ErrNotBooked is the error of a change that is made, but whose delivery may not be booked: the queue
 // refused it, or did not answer.

@@ -89,6 +89,9 @@ func refusalOf(err error, back string) refusal {
 	}
 
 	switch {
+	case errors.Is(err, ErrUnconfirmed):
+		return refusal{http.StatusServiceUnavailable, problem(err) + ". Your change is not confirmed, but may have " +
+			"been made: look at the state of the analysis before you try again.", back}
 	case Permanent(err) != "":
 		return refusal{http.StatusBadGateway, problem(err) + ".", back}
 	case errors.Is(err, lease.ErrUnavailable):

@@ -25,7 +25,7 @@ const (
 // pick is an analysis that the operator has selected.
 type pick struct {
 	row
-	Left string // why it is not changed; empty: it is, or will be
+	Left string // why it is not changed, or not confirmed; empty: it is, or will be
 	Note string // what went wrong after the change
 }
 

@@ -94,6 +94,13 @@ func TestSelected(t *testing.T) {
 		h.want(t, "requeue c by operator-1")
 		equal(t, "the change is made in", h.seen, analysislock.Seen{Status: "FAILED"})
 	})
+	t.Run("one that may have been changed is not counted", func(t *testing.T) {
+		s, h := writable(t, newSource(analysis("a", "FAILED")))
+		form := hidden(t, post(t, s, "/selected/requeue", chosen("a")).Body.String())
+		h.fail = fmt.Errorf("%w: %w", console.ErrUnconfirmed, lease.ErrUnavailable)
+		text := post(t, s, "/selected/requeue", form).Body.String()
+		has(t, text, "0 requeued, 1 to look at", "not confirmed, but may have been made")
+	})
 	t.Run("a change ends where the queue refuses, as it would refuse all", func(t *testing.T) {
 		source, all := hundred()
 		s, h := writable(t, source)

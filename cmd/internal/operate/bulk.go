@@ -140,7 +140,10 @@ func queueRefuses(err error) error {
 // The outcomes of a bulk change of one analysis.
 const didChange, wouldChange, skipped, failed = "changed", "would_change", "skipped", "failed"
 
-// change changes an analysis that is still as d. It returns the outcome, and the reason for a skip.
+// notConfirmed is the reason of a change that failed, but may have been made.
+const notConfirmed = "not_confirmed"
+
+// change changes an analysis that is still as d. It returns the outcome, and the reason for a skip, or notConfirmed.
 // Without --running it skips an analysis that is held or has changed.
 func (b *bulk) change(
 	ctx context.Context, cl *Client, request console.Change, d *analysislock.Analysis, log *slog.Logger,
@@ -164,6 +167,8 @@ func (b *bulk) change(
 	switch {
 	case reason != "":
 		return skipped, reason, nil
+	case errors.Is(err, console.ErrUnconfirmed):
+		return failed, notConfirmed, cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, err))
 	case err != nil:
 		return failed, "", cl.explain(d.ID, fmt.Errorf("%q: %w", d.ID, err))
 	}
@@ -223,7 +228,7 @@ func (t *tally) add(ctx context.Context, id, outcome, reason string, err error) 
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.outcomes[outcome]++
-	if reason != "" {
+	if outcome == skipped {
 		t.reasons[reason]++
 	}
 	t.notBooked = t.notBooked || errors.Is(err, console.ErrNotBooked)

@@ -16,6 +16,7 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/printable"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/worker"
@@ -202,11 +203,15 @@ func (done *changed) note(verb console.Verb) string {
 }
 
 // change makes one change to one document and logs it. It books a delivery unless the analysis is
-// finished then. An error with a zero done means that nothing was changed. With another done, the
-// change was made, but not the booking.
+// finished then. An error with a zero done means that nothing was changed, except ErrUnconfirmed: it may
+// have been. With another done, the change was made, but not the booking.
 func (cl *Client) change(ctx context.Context, c console.Change, log *slog.Logger) (done changed, err error) {
 	task := cl.NewTask(c.ID)
 	was, status, err := cl.apply(ctx, c, task)
+	if errors.Is(err, lease.ErrUnavailable) {
+		err = fmt.Errorf("%w: %w", console.ErrUnconfirmed, err)
+		cl.about(log, c).WarnContext(ctx, mayHaveChanged, "error", err)
+	}
 	if err != nil {
 		return changed{}, err
 	}
@@ -261,14 +266,7 @@ func (cl *Client) apply(
 func (cl *Client) log(
 	ctx context.Context, log *slog.Logger, c console.Change, was *analysislock.Analysis, status string,
 ) {
-	if kind := cl.place.Other(); kind != "" {
-		log = log.With("kind", kind)
-	}
-	if c.Act != "" {
-		log = log.With("effect", c.Act, "done", c.Answer.Done)
-	}
-	log = log.With("command", c.Verb, "analysis_id", c.ID, "project", cl.place.Project, "by", c.Who,
-		"status_was", was.Status, "lock_held", lockOf(was).Held,
+	log = cl.about(log, c).With("status_was", was.Status, "lock_held", lockOf(was).Held,
 		"lock_owner", was.Lock.Owner, "lock_token", was.Lock.Token)
 
 	free := was.Lock.Owner == "" && was.NextAttemptAt.IsZero() && was.Malformed == nil
@@ -277,6 +275,20 @@ func (cl *Client) log(
 		return
 	}
 	log.InfoContext(ctx, "changed by an operator")
+}
+
+// mayHaveChanged is the log's message of a change whose outcome is unknown.
+const mayHaveChanged = "not confirmed: an operator may have changed it"
+
+// about returns a log that names the change and the operator.
+func (cl *Client) about(log *slog.Logger, c console.Change) *slog.Logger {
+	if kind := cl.place.Other(); kind != "" {
+		log = log.With("kind", kind)
+	}
+	if c.Act != "" {
+		log = log.With("effect", c.Act, "done", c.Answer.Done)
+	}
+	return log.With("command", c.Verb, "analysis_id", c.ID, "project", cl.place.Project, "by", c.Who)
 }
 
 // operator returns the user who runs this program, and the machine: user@host.

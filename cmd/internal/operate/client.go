@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"taskguard/cmd/internal/cli"
+	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/printable"
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/text"
@@ -153,6 +154,8 @@ func (cl *Client) explain(id string, err error) error {
 	case errors.Is(err, analysislock.ErrAllActs):
 		return fmt.Errorf(`"*" stands for all acts of %q, because their records were overwritten: look each of them up; `+
 			"if none was done, answer --not-done; else complete the work by hand", id)
+	case errors.Is(err, console.ErrUnconfirmed):
+		return fmt.Errorf("%w; taskguard status%s %s shows its state", err, place.Flag(), printable.Line(id))
 	case errors.Is(err, lease.ErrMalformed):
 		return fmt.Errorf("%w; taskguard unlock gives it a usable one", err)
 	}

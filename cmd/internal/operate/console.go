@@ -215,8 +215,11 @@ func (o consoleOperator) Change(ctx context.Context, c console.Change) (console.
 	return done.Delivery, err
 }
 
-// warn logs why a change is not made, or its delivery not booked.
+// warn logs why a change is not made, or its delivery not booked. change has logged one that may have been made.
 func (o consoleOperator) warn(ctx context.Context, c console.Change, err error) {
+	if errors.Is(err, console.ErrUnconfirmed) {
+		return
+	}
 	o.log.WarnContext(ctx, "changed nothing, or could not enqueue",
 		"command", c.Verb, "analysis_id", c.ID, "by", c.Who, "error", err)
 }
@@ -266,13 +269,16 @@ func (o consoleOperator) ChangeAll(
 	n := map[string]int64{} // the number of each outcome
 	_ = b.each(ctx, found, func(d *analysislock.Analysis) error {
 		c := console.Change{Verb: verb, ID: d.ID, Who: who}
-		outcome, _, err := b.change(uninterrupted, o.Client, c, d, o.log)
+		outcome, reason, err := b.change(uninterrupted, o.Client, c, d, o.log)
 		if err != nil {
 			o.warn(uninterrupted, c, err)
 		}
 		mu.Lock()
 		defer mu.Unlock()
 		n[outcome]++
+		if reason == notConfirmed {
+			result.Unconfirmed++
+		}
 		return queueRefuses(err)
 	})
 
@@ -281,7 +287,8 @@ func (o consoleOperator) ChangeAll(
 		o.log.InfoContext(uninterrupted, "all that a filter selects changed by an operator",
 			"command", verb, "status", selected.Status, "code", selected.Code,
 			"since", selected.Since, "before", selected.Before, "by", who, "matched", result.Matched,
-			"changed", result.Changed, "skipped", result.Skipped, "failed", result.Failed)
+			"changed", result.Changed, "skipped", result.Skipped, "failed", result.Failed,
+			"not_confirmed", result.Unconfirmed)
 	}
 	return result, nil
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -136,4 +137,32 @@ func openBilled(t *testing.T, b *emulatortest.Backend, ended func()) (*Client, *
 		s, err := open()
 		return &billed{ClientStream: s, reads: reads, ended: ended}, err
 	})), reads
+}
+
+// forgetful is a connection to Firestore that fails for good after a commit whose reply it loses.
+type forgetful struct{ down atomic.Bool }
+
+var errGone = status.Error(codes.Unavailable, "the network is gone")
+
+func (f *forgetful) options() []grpc.DialOption {
+	unary := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+		invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+	) error {
+		if f.down.Load() {
+			return errGone
+		}
+		err := invoke(ctx, method, req, reply, cc, opts...)
+		if path.Base(method) == "Commit" && err == nil {
+			f.down.Store(true)
+			return errGone
+		}
+		return err
+	}
+	stream := streams(func(open openStream) (grpc.ClientStream, error) {
+		if f.down.Load() {
+			return nil, errGone
+		}
+		return open()
+	})
+	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(unary), stream}
 }

@@ -3,6 +3,8 @@ package operate
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/printable"
@@ -28,11 +30,12 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 	if err != nil {
 		return err
 	}
+	return releaseRoom(ctx, c, locks, room, c.Log().With("project", database.Project))
+}
+
+// releaseRoom unlocks the room, and prints and logs what it was.
+func releaseRoom(ctx context.Context, c *cli.Call, locks *document.Locks, room string, log *slog.Logger) error {
 	was, err := locks.Get(ctx, room, "")
-	unlocked := false
-	if err == nil {
-		unlocked, err = locks.Unlock(ctx, room)
-	}
 	if errors.Is(err, lease.ErrInvalidKey) {
 		return cli.UsageError("--room: " + text.Error(err, lease.ErrInvalidKey))
 	}
@@ -41,9 +44,17 @@ func unlockRoom(ctx context.Context, c *cli.Call, room string) (err error) {
 	}
 
 	// The room's id is a user's input: it is logged as a hash, as the document lock does.
-	c.Log().InfoContext(ctx, "changed by an operator", "command", c.Name, "room_hash", document.Hash(room),
-		"project", database.Project, "by", operator(), "unlocked", unlocked,
+	log = log.With("command", c.Name, "room_hash", document.Hash(room), "by", operator(),
 		"lock_held", was.Locked, "lock_holder", was.Lock.Holder, "lock_token", was.Lock.Token)
+	unlocked, err := locks.Unlock(ctx, room)
+	if errors.Is(err, lease.ErrUnavailable) {
+		log.WarnContext(ctx, mayHaveChanged, "error", err)
+		return fmt.Errorf("not confirmed: the room may be unlocked: %w", err)
+	}
+	if err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "changed by an operator", "unlocked", unlocked)
 	if c.JSON {
 		done := map[string]any{"room": room, "unlocked": unlocked, "lock_was": nil}
 		if was.Locked { // read just before the change
