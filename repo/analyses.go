@@ -174,7 +174,8 @@ func (a *Analyses) get(ctx context.Context, id string, fields []string) (
 
 // Delete deletes an analysis and returns it as it was before, without input and result. Errors:
 // *lease.HeldError while the lock is held, analysislock.ErrUncertain if it has an act that may have
-// been done, lease.ErrConflict if it has changed since it was read.
+// been done, lease.ErrConflict if it has changed since it was read, lease.ErrUnavailable, after which it may be
+// deleted or not.
 // If an analysis is created again with this id, its tokens begin anew, unless Options.Keep is set.
 func (a *Analyses) Delete(ctx context.Context, id string) (before analysislock.Analysis, err error) {
 	if err := analysislock.CheckID(id); err != nil {
@@ -198,8 +199,14 @@ func (a *Analyses) Delete(ctx context.Context, id string) (before analysislock.A
 	}
 
 	_, err = a.documents.remove(ctx, id, c)
-	if err != nil && !errors.Is(err, lease.ErrConflict) {
-		err = unavailable(err)
+	if !errors.Is(err, lease.ErrConflict) {
+		return c.Doc, unavailable(err)
+	}
+
+	// If a reply is lost, the client sends the deletion again, and gets a conflict because of its first try.
+	left, readErr := lease.Read(ctx, a.documents, id)
+	if readErr != nil || !left.Exists {
+		return c.Doc, readErr
 	}
 	return c.Doc, err
 }

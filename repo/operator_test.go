@@ -71,6 +71,40 @@ func TestDelete(t *testing.T) {
 	})
 }
 
+// The client sends a deletion whose reply is lost again, and then finds that its first try has made it.
+func TestDelete_LostReply(t *testing.T) {
+	for name, tc := range map[string]struct {
+		then func(t *testing.T, b *backend, l *faultyConn)
+		want error
+	}{
+		"and it is gone": {
+			func(*testing.T, *backend, *faultyConn) {}, nil,
+		},
+		"and others have created it again": {
+			func(t *testing.T, b *backend, _ *faultyConn) { b.Put(t, "x", doc{"status": "READY"}) }, lease.ErrConflict,
+		},
+		"and then Firestore does not answer": {
+			func(_ *testing.T, _ *backend, l *faultyConn) { l.stopAnswering() }, lease.ErrUnavailable,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *backend) {
+				a, l := openFaulty(t, b)
+				b.Put(t, "x", doc{"status": "QUEUED"})
+				second := func(_ context.Context, do func() error) error {
+					defer tc.then(t, b, l)
+					return do()
+				}
+				l.inject(faults{commit: {lost(codes.Unavailable), second}})
+				was, err := a.Delete(t.Context(), "x")
+				wantErr(t, tc.want, err)
+				same(t, "QUEUED", was.Status)
+				l.wantAllInjected(t)
+			})
+		})
+	}
+}
+
 func TestAnOperatorsChanges(t *testing.T) {
 	t.Run("the acts decide, and not their count", func(t *testing.T) {
 		emulatortest.EachKind(t, func(t *testing.T, b *backend) {
