@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,14 +22,14 @@ import (
 
 func TestStoreError(t *testing.T) {
 	all := []error{lease.ErrConflict, lease.ErrRefused, lease.ErrUnavailable}
-	for code, want := range map[codes.Code]struct{ call, query, once error }{ // once: a call that is made once
-		codes.FailedPrecondition: {lease.ErrConflict, lease.ErrRefused, lease.ErrUnavailable},
-		codes.Aborted:            {nil, lease.ErrUnavailable, lease.ErrUnavailable},
-		codes.NotFound:           {lease.ErrConflict, lease.ErrUnavailable, lease.ErrUnavailable},
-		codes.AlreadyExists:      {lease.ErrConflict, lease.ErrUnavailable, lease.ErrUnavailable},
-		codes.InvalidArgument:    {lease.ErrRefused, lease.ErrRefused, lease.ErrRefused},
-		codes.Unavailable:        {nil, lease.ErrUnavailable, lease.ErrUnavailable},
-		codes.PermissionDenied:   {nil, lease.ErrUnavailable, lease.ErrUnavailable},
+	for code, want := range map[codes.Code]struct{ call, read, query, once error }{ // once: a call that is made once
+		codes.FailedPrecondition: {lease.ErrConflict, nil, lease.ErrRefused, lease.ErrUnavailable},
+		codes.Aborted:            {nil, nil, lease.ErrUnavailable, lease.ErrUnavailable},
+		codes.NotFound:           {lease.ErrConflict, nil, lease.ErrUnavailable, lease.ErrUnavailable},
+		codes.AlreadyExists:      {lease.ErrConflict, nil, lease.ErrUnavailable, lease.ErrUnavailable},
+		codes.InvalidArgument:    {lease.ErrRefused, lease.ErrRefused, lease.ErrRefused, lease.ErrRefused},
+		codes.Unavailable:        {nil, nil, lease.ErrUnavailable, lease.ErrUnavailable},
+		codes.PermissionDenied:   {nil, nil, lease.ErrUnavailable, lease.ErrUnavailable},
 	} {
 		is := func(err, want error, among []error) {
 			t.Helper()
@@ -42,8 +43,9 @@ func TestStoreError(t *testing.T) {
 			}
 		}
 		cause := status.Error(code, "words of Firestore")
-		call := storeError("write", "analysis", "x", cause)
+		call, read := writeError("write", "analysis", "x", cause), storeError("read", "analysis", "x", cause)
 		is(call, want.call, all)
+		is(read, want.read, all)
 		is(queryError("list", cause), want.query, all)
 		is(unavailable(call), want.once, all[1:]) // it matches the conflict too
 	}
@@ -103,6 +105,34 @@ func TestErrUnavailable(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Firestore answers NotFound to each call if the database is missing, and FailedPrecondition if it is in Datastore mode.
+func TestErrUnavailable_NoDatabase(t *testing.T) {
+	for _, code := range []codes.Code{codes.NotFound, codes.FailedPrecondition} {
+		inBubble(t, func(t *testing.T, b *backend) {
+			a, l := openFaulty(t, b)
+			calls := 0
+			missing := func(context.Context, func() error) error {
+				calls++
+				return status.Error(code, "the database (default) is not there")
+			}
+			l.inject(faults{read: slices.Repeat([]fault{missing}, 1000), commit: {missing}})
+			err := errorOf(a.acquire(t.Context(), "x", "w/1"))
+			wantErr(t, lease.ErrUnavailable, err, code)
+			if errors.Is(err, lease.ErrConflict) || !strings.Contains(err.Error(), "the database (default)") {
+				t.Errorf("%v", err)
+			}
+			if calls < 5 || calls > 60 { // a wait is a random part of up to 2 s
+				t.Errorf("%v: %d reads in 15 s", code, calls)
+			}
+			err = a.Create(t.Context(), "x", "input", CreateOptions{})
+			wantErr(t, lease.ErrUnavailable, err, code)
+			if errors.Is(err, ErrExists) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
 }
 
 func TestDocuments_Exclude(t *testing.T) {

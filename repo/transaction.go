@@ -10,6 +10,8 @@ import (
 
 	"cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"taskguard/lease"
@@ -94,7 +96,7 @@ func (s *documents[D]) Swap(ctx context.Context, id string, prev lease.Cell[D], 
 	defer cancel()
 	at, err := s.db.update(ctx, s.collection.Doc(id), d.fields, read)
 	if err != nil {
-		if err = storeError("write", s.noun, id, err); errors.Is(err, lease.ErrConflict) {
+		if err = writeError("write", s.noun, id, err); errors.Is(err, lease.ErrConflict) {
 			err = fmt.Errorf("%w: %w", lease.ErrUnwritten, err) // it was sent once
 		}
 		return lease.Cell[D]{}, err
@@ -133,7 +135,7 @@ func (s *documents[D]) Exclude(ctx context.Context, id string, load lease.Want,
 	case refusal != nil:
 		return read, refusal
 	case err != nil:
-		return lease.Cell[D]{}, storeError("write", s.noun, id, err)
+		return lease.Cell[D]{}, writeError("write", s.noun, id, err)
 	case len(d.fields) == 0:
 		return read, nil
 	}
@@ -197,7 +199,10 @@ func (s *documents[D]) cell(r reading, asked time.Time, load lease.Want) (c leas
 // lease.ErrConflict because of its first try.
 func (s *documents[D]) create(ctx context.Context, id string, fields map[string]any) (at time.Time, err error) {
 	created, err := s.collection.Doc(id).Create(ctx, fields)
-	if err != nil {
+	switch {
+	case status.Code(err) == codes.AlreadyExists:
+		return at, writeError("create", s.noun, id, err)
+	case err != nil:
 		return at, storeError("create", s.noun, id, err)
 	}
 	return created.UpdateTime, nil
@@ -244,7 +249,7 @@ func (s *documents[D]) remove(ctx context.Context, id string, prev lease.Cell[D]
 	defer cancel()
 	deleted := lease.Cell[D]{At: prev.Now(), Asked: time.Now()}
 	if _, err := s.collection.Doc(id).Delete(ctx, firestore.LastUpdateTime(read.updated)); err != nil {
-		return lease.Cell[D]{}, storeError("delete", s.noun, id, err)
+		return lease.Cell[D]{}, writeError("delete", s.noun, id, err)
 	}
 	return deleted, nil
 }

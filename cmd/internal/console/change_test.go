@@ -235,6 +235,7 @@ func TestChange_Refusals(t *testing.T) {
 		{fmt.Errorf("%w: %w", console.ErrUnconfirmed, lease.ErrUnavailable), 503, "is not confirmed"},
 		{lease.ErrMalformed, 422, "cannot be read"},
 		{status.Error(codes.Unauthenticated, "x"), 502, "UNAUTHENTICATED"},
+		{status.Error(codes.NotFound, "x"), 502, "NOT_FOUND"},
 		{analysislock.ErrUncertain, 409, "Resolve"},
 		{analysislock.ErrAllActs, 409, "* stands for all acts"},
 		{errOdd, 502, "odd"},

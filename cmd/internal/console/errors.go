@@ -107,6 +107,7 @@ const MissingIndex = "an index of deploy/firestore.indexes.json is missing, or i
 var permanent = map[codes.Code]string{
 	codes.PermissionDenied:   "this account has no permission (PERMISSION_DENIED)",
 	codes.Unauthenticated:    "it does not accept these credentials (UNAUTHENTICATED)",
+	codes.NotFound:           "this database does not exist (NOT_FOUND)",
 	codes.FailedPrecondition: MissingIndex + " (FAILED_PRECONDITION)",
 	codes.InvalidArgument:    "it does not accept the request (INVALID_ARGUMENT)",
 	codes.ResourceExhausted:  "a quota is used up (RESOURCE_EXHAUSTED)",
