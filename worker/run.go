@@ -19,7 +19,8 @@ type RunResult struct {
 	// key_busy, if this call has not run the work; retry, continued, shutting_down or lock_lost, if its run did
 	// not finish the document; not_found, bad_request, malformed or unavailable.
 	Outcome string `json:"outcome"`
-	// Status is READY or FAILED, if the document is finished, whatever the words in Fields are.
+	// Status is READY or FAILED if the document is finished, whatever the words in Fields are. After
+	// already_finished it can also be a word of Fields.Final.
 	Status  string `json:"status,omitempty"`
 	Code    string `json:"code,omitempty"`       // of a permanent or temporary failure, as in the document
 	Message string `json:"message,omitempty"`    // of that failure, for people
@@ -90,6 +91,9 @@ func unfinishedRun(ctx context.Context, d delivery.Result) error {
 		return newRunningError(d.RetryAt, d.RetryIn)
 	case d.Reason == delivery.KeyBusy:
 		return errors.New("as many documents of its key run as may; it is delivered when one of them ends")
+	case d.Reason == delivery.Suspect && d.RetryAt.IsZero():
+		return errors.New("its last runs killed their workers, and this process is busy; " +
+			"nothing is enqueued: run it again")
 	case d.Reason == delivery.Waiting || d.Reason == delivery.Suspect:
 		return fmt.Errorf("its next attempt is due at %s", iso8601.Format(d.RetryAt))
 	case errors.Is(d.Err, ErrStopping) && ctx.Err() != nil:

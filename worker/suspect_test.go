@@ -213,3 +213,24 @@ func TestSuspect_KillerFails(t *testing.T) {
 		}
 	})
 }
+
+// Nothing is enqueued without a Queue, if the Queue fails, and if the analysis has changed meanwhile.
+func TestWork_RunUnfinished(t *testing.T) {
+	due := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		reason delivery.Reason
+		due    time.Time
+		want   string
+	}{
+		"a suspect is enqueued":     {delivery.Suspect, due, "due at 2030-01-02T03:04:05.000Z"},
+		"a suspect is not enqueued": {delivery.Suspect, time.Time{}, "nothing is enqueued: run it again"},
+		"it waits":                  {delivery.Waiting, due, "due at 2030-01-02T03:04:05.000Z"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			result := delivery.Result{Reason: tc.reason, Next: delivery.Next{RetryAt: tc.due}}
+			if err := unfinishedRun(t.Context(), result); !strings.HasSuffix(err.Error(), tc.want) {
+				t.Errorf("%v, want %s", err, tc.want)
+			}
+		})
+	}
+}
