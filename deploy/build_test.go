@@ -43,17 +43,24 @@ func TestBuilds_Versions(t *testing.T) {
 	image := regexp.MustCompile(`:\d+\.\d+\.\d+[-\w]*@sha256:[0-9a-f]{64}$|/google-cloud-cli:\d+\.\d+\.\d+-slim$`)
 	tool := regexp.MustCompile(`^[\w/]+\.[\w./-]+@`)
 	version := regexp.MustCompile(`@v\d+\.\d+\.\d+$`)
+	tools := 0
 	for account := range builds {
 		for _, s := range readBuild(t, account).Steps {
 			if !image.MatchString(s.Name) {
 				t.Errorf("%s: the image %s has no version and digest", s.Id, s.Name)
 			}
 			for _, word := range append(strings.Fields(s.Script), s.Args...) {
-				if tool.MatchString(word) && !version.MatchString(word) {
+				if !tool.MatchString(word) {
+					continue
+				}
+				if tools++; !version.MatchString(word) {
 					t.Errorf("%s: %s has no version", s.Id, word)
 				}
 			}
 		}
+	}
+	if tools == 0 {
+		t.Error("no tool was found in the steps")
 	}
 }
 

@@ -105,7 +105,11 @@ func TestMetrics_Fields(t *testing.T) {
 		},
 	}
 	for name, m := range workersMetrics(t) {
-		for _, c := range payloadTest.FindAllStringSubmatch(m.Filter, -1) {
+		conditions := payloadTest.FindAllStringSubmatch(m.Filter, -1)
+		if len(conditions) == 0 {
+			t.Errorf("%s: no condition was found in %s", name, m.Filter)
+		}
+		for _, c := range conditions {
 			field, value := c[1], strings.Trim(c[3], `"`)
 			if types[field] == "" || strings.Contains(c[2], ">") != (types[field] == "integer") {
 				t.Errorf("%s: %s of a field of type %q", name, c[0], types[field])

@@ -10,6 +10,9 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/function"
+	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
 // providerSchema returns the provider's arguments by path, as the checked-in list has
@@ -102,6 +105,40 @@ func misused(kinds map[string]string, path string, body *hclsyntax.Body, used *i
 		}
 	}
 	return wrong
+}
+
+// Of two deployments in a project, each name that is calculated is its own.
+func TestModule_TwoDeployments(t *testing.T) {
+	one, other := moduleNames(t, "taskguard"), moduleNames(t, "staging")
+	if len(one) < 10 {
+		t.Errorf("only %d names: %v", len(one), one)
+	}
+	for what, name := range one {
+		if other[what] == name {
+			t.Errorf("%s: both deployments call it %s", what, name.AsString())
+		}
+	}
+}
+
+// moduleNames evaluates local.names of a deployment that chooses only the variable name.
+func moduleNames(t *testing.T, name string) map[string]cty.Value {
+	t.Helper()
+	none := cty.NullVal(cty.String)
+	variables := map[string]cty.Value{"var": cty.ObjectVal(map[string]cty.Value{
+		"name": cty.StringVal(name), "database": none, "doclock_database": none, "queue": none,
+	})}
+	functions := map[string]function.Function{"coalesce": stdlib.CoalesceFunc, "merge": stdlib.MergeFunc}
+	for _, b := range parseModule(t) {
+		if names := b.Body.Attributes["names"]; b.Type == "locals" && names != nil {
+			v, problems := names.Expr.Value(&hcl.EvalContext{Variables: variables, Functions: functions})
+			if problems.HasErrors() {
+				t.Fatal(problems)
+			}
+			return v.AsValueMap()
+		}
+	}
+	t.Fatal("the module has no local.names")
+	return nil
 }
 
 // A name without the variable is in the way of a second deployment in the project.
