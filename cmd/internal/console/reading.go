@@ -15,8 +15,8 @@ const (
 	retry    = 4 * time.Second  // a failed read is repeated at the latest after this time
 )
 
-// readsPerSecond bounds what each of the three counts costs, whatever it counts: the states, the backlog
-// and the failures.
+// readsPerSecond bounds what each of the four counts costs, whatever it counts: the states, the backlog,
+// the failures and the run times.
 const readsPerSecond = 5
 
 // count is a value that Firestore counts, and for which it bills so many reads.

@@ -313,7 +313,9 @@ func slowed(document orchestrator.Analyzer, run time.Duration) orchestrator.Anal
 	}
 }
 
-// slowReporter delays each report by a part of run, in proportion to its progress.
+// slowReporter delays each report by a part of run, in proportion to its progress. It has only the methods of
+// Reporter, which are all that builtin:document uses. An analyzer with acts also needs those that an
+// orchestrator.Marker, Batcher, Outlaster, Admitter and Warner have.
 type slowReporter struct {
 	orchestrator.Reporter
 
