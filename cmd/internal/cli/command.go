@@ -229,7 +229,7 @@ func Report(ctx context.Context, w io.Writer, name string, err error) int {
 	if err == nil {
 		return ExitDone
 	}
-	prefix, help := strings.TrimSpace("taskguard "+name), strings.TrimSpace("taskguard help "+name)
+	prefix, help := strings.TrimSpace("taskguard "+name), strings.TrimSpace(Program()+" help "+name)
 	var coded ExitError
 	say := func(format string, args ...any) {
 		Print(w, "%s\n", fold(fmt.Sprintf(format, args...), columns(w, os.LookupEnv)))

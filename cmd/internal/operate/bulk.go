@@ -88,8 +88,8 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, verb console.Ve
 	}
 	again := iso8601.Format(limit)
 	if t.notBooked {
-		c.Notice("taskguard requeue%s --status QUEUED --since %s enqueues them now; "+
-			"recovery does after one TTL", cl.place.Flag(), again)
+		c.Notice("%s --status QUEUED --since %s enqueues them now; "+
+			"recovery does after one TTL", cl.place.Command("requeue"), again)
 	}
 	switch {
 	case ctx.Err() != nil:

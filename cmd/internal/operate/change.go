@@ -163,7 +163,7 @@ func (cl *Client) changeOne(ctx context.Context, c *cli.Call, request console.Ch
 	done, err := cl.change(ctx, request, log)
 	switch {
 	case errors.Is(err, console.ErrNotBooked) && request.Verb == console.Resolve: // again it would be refused
-		return fmt.Errorf("%w; taskguard requeue%s %s enqueues it", err, cl.place.Flag(), printable.Line(request.ID))
+		return fmt.Errorf("%w; %s %s enqueues it", err, cl.place.Command("requeue"), printable.Line(request.ID))
 	case errors.Is(err, console.ErrNotBooked):
 		return fmt.Errorf("%w; repeat the command", err)
 	case err != nil:

@@ -238,7 +238,7 @@ func follow(ctx context.Context, c *cli.Call, cl *Client, show *cli.Progress, al
 
 // abandoned says that the analyses go on, and returns the cause of ctx's end.
 func abandoned(ctx context.Context, c *cli.Call) error {
-	c.Notice("what is not finished goes on without this command; taskguard status shows it")
+	c.Notice("what is not finished goes on without this command; %s status shows it", cli.Program())
 	return context.Cause(ctx)
 }
 
