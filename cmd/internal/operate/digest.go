@@ -286,8 +286,7 @@ func actTable(all []analysislock.Analysis) table {
 		a := &all[i]
 		for _, name := range a.Acts.Open() {
 			rows = append(rows, []string{
-				printable.Line(a.ID), printable.Line(name), cli.Age(a.ReadAt.Sub(a.Acts[name].At)),
-				printable.Line(a.Status),
+				printable.Line(a.ID), printable.Line(name), ago(a, a.Acts[name].At), printable.Line(a.Status),
 			})
 		}
 	}
