@@ -118,6 +118,13 @@ func TestConsole_Selection(t *testing.T) {
 	s.update("b", map[string]any{"error": problem("exit_2", "no")})
 	b.Is(row("b") + `.innerText.includes('exit_2')`)
 	b.want(each("#rows input", "e.checked && e.value")+`.filter(Boolean).sort()`, `["b","c"]`)
+	most := func(n int) { b.Eval(fmt.Sprintf(`document.getElementById('selection').dataset.most = %d`, n)) }
+	most(2)
+	b.Press("  ")
+	selected("3 selected: select at most 2.", true)
+	most(200)
+	b.Press("  ")
+	selected("3 selected:", false)
 	selected("2 selected:", false)
 	b.want(`document.getElementById('pick-all').indeterminate`, "true")
 
