@@ -205,6 +205,7 @@ function pause() {
   poll();
 }
 
+if (!el('clear') && matchMedia('(max-width: 40rem)').matches) el('filters')?.removeAttribute('open');
 localTimes(document);
 if (address && el('live')) {
   el('pause').hidden = false;
