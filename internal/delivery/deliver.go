@@ -169,7 +169,7 @@ func (a *attempt) skip(ctx context.Context, err error) Result {
 	case errors.Is(err, ErrStopping):
 		return Result{Reason: NotClaimed, Err: err}
 	case errors.Is(err, analysislock.ErrUnrecordable):
-		a.acq.Reason = analysislock.Unrecordable
+		a.logOpenActs(ctx, a.acq.Uncertain, nil)
 		return Result{Reason: Failed, Err: err, Code: analysislock.Unrecordable}
 	case err != nil:
 		return Result{Reason: Unavailable, Err: err}
@@ -662,25 +662,30 @@ func (a *attempt) warn(ctx context.Context, r Result) {
 // UncertainMessage is the message of the ERROR line about open acts, which an alert counts.
 const UncertainMessage = "an act is uncertain"
 
-// logOpenActs logs an ERROR, which an alert counts, when finished work has side effects that nobody
-// has confirmed: count of them. Their names may be unknown.
+// logOpenActs is Runner.logOpenActs for this attempt. The names of the acts may be unknown.
 func (a *attempt) logOpenActs(ctx context.Context, count int, names []string) {
-	if count == 0 {
-		return
-	}
-	log := a.runner.Log
+	var more []any
 	if names != nil {
 		var tokens []int64 // of the attempts that began them, which resolve takes
 		for _, name := range names {
 			tokens = append(tokens, a.hold.Doc().Acts[name].Token)
 		}
-		log = log.With("effects", names, "effect_tokens", tokens)
+		more = []any{"effects", names, "effect_tokens", tokens}
 	}
-	if a.runner.Names.Kind != "" {
-		log = log.With("kind", a.runner.Names.Kind)
+	a.runner.logOpenActs(ctx, a.id, a.acq.Grant.Token, count, more...)
+}
+
+// logOpenActs logs an ERROR, which an alert counts, when finished work has side effects that nobody
+// has confirmed: count of them.
+func (runner *Runner) logOpenActs(ctx context.Context, id string, token int64, count int, more ...any) {
+	if count == 0 {
+		return
 	}
-	a.runner.Telemetry.Record(ctx, telemetry.UncertainActs, float64(count))
-	log.ErrorContext(ctx, UncertainMessage, "analysis_id", a.id, "lock_token", a.acq.Grant.Token)
+	if runner.Names.Kind != "" {
+		more = append(more, "kind", runner.Names.Kind)
+	}
+	runner.Telemetry.Record(ctx, telemetry.UncertainActs, float64(count))
+	runner.Log.With(more...).ErrorContext(ctx, UncertainMessage, "analysis_id", id, "lock_token", token)
 }
 
 // leave makes room for the next large result.
