@@ -11,7 +11,7 @@ import (
 
 // Misspelt returns the known variable for which name was probably meant, or "" if there is none or name is known.
 func Misspelt(name string, known []string) string {
-	const shortest = len("LOCK_TTL") // the names of other programs' variables are near to shorter ones, as POST is to PORT
+	const shortest = len("LOCK_TTL") // other programs' variables are near to shorter ones, as POST is to PORT
 	if slices.Contains(known, name) {
 		return ""
 	}

@@ -186,7 +186,8 @@ func (d *diagnosis) checkTasks() {
 			"%d of %d tasks %s. One is %s, to %s, with the audience %q, the deadline %v and the last answer %v.\n"+
 				"Correct %s where they are created. Then enqueue each unfinished one again (%s requeue ID; "+
 				"recovery finds only QUEUED and PROCESSING), and delete the tasks (gcloud tasks delete).",
-			len(faulty), len(d.Tasks), fault.problem, t.Name, t.URL, t.Audience, t.Deadline, t.Last, fault.fix, cli.Program())
+			len(faulty), len(d.Tasks), fault.problem, t.Name, t.URL, t.Audience, t.Deadline, t.Last, fault.fix,
+			cli.Program())
 	}
 }
 

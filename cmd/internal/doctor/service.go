@@ -304,7 +304,8 @@ func (d *diagnosis) checkEnvironment(s service) {
 		}
 		d.rule(adviceIf(analyzerMayRead), "unknown-variable", !read[name] && (words[word] || meant != ""),
 			"%s does not read the variable %s: its name may be misspelled.\n"+
-				"Correct %s, or remove it unless the analyzer reads it (--remove-env-vars=%[2]s).", s.title, name, better)
+				"Correct %s, or remove it unless the analyzer reads it (--remove-env-vars=%[2]s).",
+			s.title, name, better)
 	}
 }
 
