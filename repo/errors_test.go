@@ -107,7 +107,7 @@ func TestErrUnavailable(t *testing.T) {
 	})
 }
 
-// Firestore answers NotFound to each call if the database is missing, and FailedPrecondition if it is in Datastore mode.
+// Firestore answers NotFound to each call if the database is missing, and FailedPrecondition in Datastore mode.
 func TestErrUnavailable_NoDatabase(t *testing.T) {
 	for _, code := range []codes.Code{codes.NotFound, codes.FailedPrecondition} {
 		inBubble(t, func(t *testing.T, b *backend) {
