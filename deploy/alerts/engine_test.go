@@ -3,6 +3,7 @@ package alerts
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -10,8 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"taskguard/internal/testing/must"
 
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
@@ -39,15 +38,14 @@ func policies(t *testing.T) (all []policy) {
 		t.Fatalf("%q, %v", paths, err)
 	}
 	for _, path := range paths {
-		data, err := os.ReadFile(path)
-		must.OK(t, err)
 		var p struct {
 			DisplayName, Severity string
 			Conditions            []struct {
 				ConditionPrometheusQueryLanguage struct{ Query, Duration, EvaluationInterval string }
 			}
 		}
-		if err := json.Unmarshal(data, &p); err != nil {
+		data, err := os.ReadFile(path)
+		if err = errors.Join(err, json.Unmarshal(data, &p)); err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
 		c := p.Conditions[0].ConditionPrometheusQueryLanguage
