@@ -23,8 +23,7 @@ func logLinks(t *testing.T, a analysislock.Analysis, project string) (all []stri
 	text := page(t, s, "/analysis?id="+url.QueryEscape(a.ID))
 	contains(t, text, project != "", "Logs")
 	for _, link := range found(text, `href="https://console\.cloud\.google\.com/logs/query;query=([^"]*)"`) {
-		query, err := url.PathUnescape(html.UnescapeString(link))
-		must.OK(t, err)
+		query := must.Get(url.PathUnescape(html.UnescapeString(link)))(t)
 		all = append(all, strings.ReplaceAll(query, "\n", " "))
 	}
 	return all

@@ -20,7 +20,6 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/workerservice"
-	"taskguard/emulator/cloudtasks"
 	"taskguard/emulator/oidc"
 	"taskguard/worker"
 )
@@ -84,45 +83,8 @@ func TestEmulator(t *testing.T) {
 		t.Errorf("health at %s", got.Health)
 	}
 
-	for _, args := range [][]string{{"--port", "0"}, {"--port", "0", "--json"}} {
-		if err := execute(t.Context(), Emulator, writer(full), args...); !errors.Is(err, errFull) {
-			t.Errorf("%q: %v; want the error of its output", args, err)
-		}
-	}
-	if got := outcome(cloudtasks.Delivery{Err: errFull}); got != "no answer: full" {
-		t.Error(got)
-	}
-}
-
-func TestDemo_NoStart(t *testing.T) {
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(errFull)
-	for args, want := range map[string]string{"no-such-file": "no-such-file", "": errFull.Error()} {
-		err := execute(ctx, Demo, io.Discard, strings.Fields(args)...)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("demo %s: %v; want %q", args, err, want)
-		}
-	}
-	docs, err := demoDocuments(nil)
-	if err != nil || len(docs) != 5 {
-		t.Errorf("%+v, %v", docs, err)
-	}
-}
-
-func TestDemo_Cause(t *testing.T) {
-	t.Setenv("WORKER_LOG", `{"msg":"serving","address":"127.0.0.1:1"}`) // where nothing listens
-	ctx, cancel := context.WithCancelCause(t.Context())
-	deliveries := 0
-	err := execute(ctx, Demo, writer(func(p []byte) error {
-		if strings.Contains(string(p), "did not answer") {
-			if deliveries++; deliveries == 5 { // the file has been submitted
-				cancel(errFull)
-			}
-		}
-		return nil
-	}), "local_test.go")
-	if !errors.Is(err, errFull) {
-		t.Errorf("%v; want the cause", err)
+	if err := execute(t.Context(), Emulator, writer(full), "--port", "0"); !errors.Is(err, errFull) {
+		t.Errorf("%v; want the error of its output", err)
 	}
 }
 
@@ -145,26 +107,6 @@ func TestLocal_NoStart(t *testing.T) {
 		if l.close(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}
-	}
-}
-
-func TestLocal_Port(t *testing.T) {
-	for _, command := range []cli.Command{Local, Emulator} {
-		err := execute(t.Context(), command, io.Discard, "--port", "65536")
-		if err == nil || !strings.Contains(err.Error(), "65536") {
-			t.Errorf("%v; want the port refused", err)
-		}
-	}
-}
-
-func TestLocal_PageEnds(t *testing.T) {
-	out := &bytes.Buffer{}
-	l := &local{router: router{show: cli.NewProgress(out)}}
-	_, err := l.servePage("a page", "127.0.0.1:0", func(_ context.Context, listener net.Listener) error {
-		return errors.Join(listener.Close(), errFull)
-	})
-	if l.close(); err != nil || !strings.Contains(out.String(), "a page: ended: full\n") {
-		t.Errorf("%v, %s", err, out)
 	}
 }
 
@@ -202,8 +144,7 @@ func TestWorkerCloud_Environment(t *testing.T) {
 		if name, value, ok := strings.Cut(given, "="); ok {
 			more[name] = value
 		}
-		env, err := c.workerEnvironment(more)
-		must.OK(t, err)
+		env := must.Get(c.workerEnvironment(more))(t)
 		vars := map[string]string{}
 		for _, line := range env {
 			name, value, _ := strings.Cut(line, "=")
@@ -300,12 +241,8 @@ func TestLocal_Head(t *testing.T) {
 		t.Errorf("docs/tutorial.md lacks\n%s", head)
 	}
 
-	for _, asJSON := range []bool{false, true} {
-		c := callTo(writer(full))
-		c.JSON = asJSON
-		if err := (&local{c: c}).printHead(); !errors.Is(err, errFull) {
-			t.Errorf("%v; want the error of its output", err)
-		}
+	if err := (&local{c: callTo(writer(full))}).printHead(); !errors.Is(err, errFull) {
+		t.Errorf("%v; want the error of its output", err)
 	}
 }
 
@@ -316,8 +253,7 @@ func TestLocal_AnalyzerWarning(t *testing.T) {
 		http.Redirect(w, r, "/elsewhere", http.StatusFound)
 	}))
 	t.Cleanup(answering.Close)
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	must.OK(t, err)
+	silent := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = silent.Close() })
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()

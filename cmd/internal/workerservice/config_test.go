@@ -76,8 +76,7 @@ func TestParseConfig_Variables(t *testing.T) {
 func TestParseConfig_Program(t *testing.T) {
 	t.Setenv("MY_KEY", "s3cret")
 	for output, result := range map[string]any{"any": "s3cret", "json": nil, "": nil} {
-		c, err := parse("TASK_AUTH=iam", "ANALYZER=exec:echo s3cret", "ANALYZER_OUTPUT="+output)
-		must.OK(t, err)
+		c := must.Get(parse("TASK_AUTH=iam", "ANALYZER=exec:echo s3cret", "ANALYZER_OUTPUT="+output))(t)
 		got := fmt.Sprint(c.attrs())
 		if !strings.Contains(got, "analyzer=exec:echo ") || !strings.Contains(got, "MY_KEY") {
 			t.Errorf("logged %s, want the program, and the name of what it does not get", got)
@@ -89,17 +88,6 @@ func TestParseConfig_Program(t *testing.T) {
 		if r != result || (err == nil) != (result != nil) {
 			t.Errorf("ANALYZER_OUTPUT=%s: result %q, %v", output, r, err)
 		}
-	}
-}
-
-// Google and the worker compare the audience as a whole.
-func TestParseConfig_TargetSlash(t *testing.T) {
-	c, err := parse("TASK_AUTH=iam", "TASK_QUEUE=projects/p/locations/l/queues/q",
-		"TASK_TARGET_URL=https://worker.example/base//", "TASK_CALLER=a@b.c")
-	must.OK(t, err)
-	const want = "https://worker.example/base"
-	if q := c.Options.Queue; q.TargetURL != want || q.Audience != want {
-		t.Errorf("%+v, want the target and audience %s", q, want)
 	}
 }
 

@@ -50,8 +50,7 @@ func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *que
 	q := &queue{name: location + "/queues/q", inner: &http.Transport{DisableKeepAlives: true}, counts: map[string]int{}}
 	q.server = cloudtasks.NewServer(cloudtasks.Options{Transport: q, Extra: extra})
 
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must.OK(t, err)
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	served := make(chan error, 1)
 	go func() { served <- q.server.Serve(l) }()
 	q.close = sync.OnceFunc(func() {

@@ -88,8 +88,7 @@ func TestUpgrade(t *testing.T) {
 	if long == "" {
 		t.Skip("UPGRADE is not set; make upgrade sets it")
 	}
-	duration, err := time.ParseDuration(long)
-	must.OK(t, err)
+	duration := must.Get(time.ParseDuration(long))(t)
 	old := earlier(t)
 	t.Logf("this version, and %s", old.name)
 
