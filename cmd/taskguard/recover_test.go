@@ -1,9 +1,17 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"path/filepath"
 	"testing"
 	"time"
+
+	"taskguard/internal/testing/must"
+
+	"taskguard/internal/testing/emulatortest"
 )
 
 func TestRecover(t *testing.T) {
@@ -74,4 +82,55 @@ func TestRestore(t *testing.T) {
 	for _, bad := range []any{"", 0, "x", time.Now().Add(time.Hour).UnixMicro()} {
 		taskguard(t, env, fmt.Sprint("restore --min-token=", bad)).refused(t, "--min-token")
 	}
+}
+
+// googles calls an endpoint of Google's emulator.
+func googles(t *testing.T, env vars, method, path string, body map[string]string) {
+	t.Helper()
+	url := "http://" + env["FIRESTORE_EMULATOR_HOST"] + "/emulator/v1/projects/" + env["GOOGLE_CLOUD_PROJECT"] + path
+	data := bytes.NewReader(must.Get(json.Marshal(body))(t))
+	request := must.Get(http.NewRequestWithContext(t.Context(), method, url, data))(t)
+	request.Header.Set("Content-Type", "application/json")
+	response := must.Get(http.DefaultClient.Do(request))(t)
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		t.Fatalf("%s %s: %s", method, path, response.Status)
+	}
+}
+
+// The steps of docs/backup.md after an export. Google's emulator has no point-in-time recovery
+// and no buckets: it exports to a folder.
+func TestRestore_Google(t *testing.T) {
+	t.Parallel()
+	host := emulatortest.Google(t)
+	q := newQueue(t)
+	q.env["FIRESTORE_EMULATOR_HOST"], q.env["GOOGLE_CLOUD_PROJECT"] = host, emulatortest.Project()
+	q.env["LOCK_TTL"], q.env["LOCK_HEARTBEAT"] = "3s", "1s"
+	database := "projects/" + q.env["GOOGLE_CLOUD_PROJECT"] + "/databases/(default)"
+	folder := t.TempDir()
+	put(t, q.env, "unfinished", doc{"status": "QUEUED", "updatedAt": longAgo, "lockToken": 7})
+	put(t, q.env, "ready", doc{"status": "READY", "result": "kept", "updatedAt": longAgo, "lockToken": 8})
+
+	googles(t, q.env, http.MethodPost, ":export", map[string]string{
+		"database": database, "export_directory": folder, "export_name": "e",
+	})
+	put(t, q.env, "unfinished", doc{"status": "READY", "result": "lost", "lockToken": 9})
+	googles(t, q.env, http.MethodDelete, "/databases/(default)/documents", nil)
+	put(t, q.env, "later", doc{"status": "READY", "lockToken": 1})
+	googles(t, q.env, http.MethodPost, ":import", map[string]string{
+		"database": database, "export_directory": filepath.Join(folder, "e", "e.overall_export_metadata"),
+	})
+
+	before := time.Now().Add(-time.Minute).UnixMicro()
+	taskguard(t, q.env, "restore --min-token now").done(t, "3 documents: 3 tokens raised")
+	for id, status := range map[string]string{"unfinished": "QUEUED", "ready": "READY", "later": "READY"} {
+		if f := fieldsOf(t, q.env, id); f["status"] != status || f["lockToken"].(int64) < before {
+			t.Errorf("%s is restored as %v", id, f)
+		}
+	}
+	eventually(t, "recovery books the unfinished analysis", func() bool {
+		recovered := taskguard(t, q.env, "recover --json").done(t).object(t)
+		return recovered["found"] == 1.0 && recovered["booked"] == 1.0
+	})
+	q.wantBooked(t, `/internal/tasks/analysis {"analysis_id":"unfinished"}`)
 }
