@@ -20,8 +20,6 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/workerservice"
-	"taskguard/emulator/oidc"
-	"taskguard/worker"
 )
 
 // execute runs a command whose standard output is out, without any environment.
@@ -174,36 +172,6 @@ func TestWorkerCloud_Environment(t *testing.T) {
 	least, most := retry.MinBackoff.AsDuration(), retry.MaxBackoff.AsDuration()
 	if least != 500*time.Millisecond || most != 2*time.Second {
 		t.Errorf("%v to %v", least, most)
-	}
-}
-
-func TestLocal_Recovery(t *testing.T) {
-	issuer := oidc.NewIssuer()
-	code, text := http.StatusOK, `{"found":2,"booked":1}`
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/internal/tasks/recover" || !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer ey") {
-			t.Errorf("%s with %q", r.URL, r.Header)
-		}
-		w.WriteHeader(code)
-		_, _ = io.WriteString(w, text)
-	}))
-	l := &local{workerCloud: workerCloud{cloud: cloud{issuer: issuer}, target: s.URL}}
-	if r, err := l.recoverOnce(t.Context()); err != nil || r != (worker.Recovery{Found: 2, Booked: 1}) {
-		t.Errorf("%+v, %v", r, err)
-	}
-	text = "{"
-	if _, err := l.recoverOnce(t.Context()); err == nil {
-		t.Error("an answer that is not JSON is taken")
-	}
-	code = http.StatusBadGateway
-	if _, err := l.recoverOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "502") {
-		t.Errorf("%v of an answer 502", err)
-	}
-	s.Close()
-	for _, l.target = range []string{s.URL, ":"} {
-		if r, err := l.recoverOnce(t.Context()); err == nil || r != (worker.Recovery{}) {
-			t.Errorf("%s: %+v, %v; want an error", l.target, r, err)
-		}
 	}
 }
 

@@ -140,42 +140,6 @@ func TestDemo_Over(t *testing.T) {
 	}
 }
 
-func TestDemo_TakeOver(t *testing.T) {
-	// Of a, which was killed at 40 %.
-	killed := func(continued int) *killedRun {
-		return &killedRun{ID: "a", Token: 4, Percent: 40, Continued: continued}
-	}
-	for want, c := range map[string]struct {
-		killed *killedRun
-		record record
-	}{
-		"a.txt runs on worker 2, token 5": {nil, record{AnalysisID: "a", Token: 5}},
-		"b.txt runs on worker 2, token 5": {killed(0), record{AnalysisID: "b", Token: 5}},
-		"a.txt runs on worker 2, token 4": {killed(0), record{AnalysisID: "a", Token: 4}},
-
-		"worker 2 takes a.txt over, token 5, and continues at 0 %": {killed(1), record{AnalysisID: "a", Token: 5}},
-		"worker 2 takes a.txt over, token 5, and continues at 40 %": {
-			killed(0), record{AnalysisID: "a", Token: 5, Continues: true},
-		},
-	} {
-		d, out := demoOf(false)
-		d.killed, c.record.Message = c.killed, runMessage
-		d.runBegins(&process{number: 2}, &record{Message: "another"})
-		for range 2 { // one more than the channel takes
-			d.runBegins(&process{number: 2}, &c.record)
-		}
-		if got := <-d.runs; got.worker.number != 2 || got.record != &c.record {
-			t.Errorf("%+v", got)
-		}
-		if strings.Count(out.String(), want+"\n") != 2 {
-			t.Errorf("%q; want %q twice", out, want)
-		}
-		if strings.Contains(want, "over") && c.killed.TakenOver != 2 {
-			t.Errorf("%+v; want it taken over by 2", c.killed)
-		}
-	}
-}
-
 func TestDemo_Kill(t *testing.T) {
 	b := emulatortest.Embedded(t)
 	a := must.Get(repo.Open(t.Context(), b.Project, repo.Options{Emulator: b.Listen(t)}))(t)

@@ -60,17 +60,13 @@ func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *que
 	t.Cleanup(q.close)
 	q.proxy = newProxy(t, l.Addr().String())
 
-	conn, err := q.server.Dial()
-	must.OK(t, err)
+	conn := must.Get(q.server.Dial())(t)
 	t.Cleanup(func() { _ = conn.Close() })
-	if q.client, err = apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)); err != nil {
-		t.Fatal(err)
-	}
+	q.client = must.Get(apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)))(t)
 	retries := &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Second)}
-	_, err = q.client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
+	must.Get(q.client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
 		Parent: location, Queue: &cloudtaskspb.Queue{Name: q.name, RetryConfig: retries},
-	})
-	must.OK(t, err)
+	}))(t)
 	return q
 }
 
