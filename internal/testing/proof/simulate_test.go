@@ -382,8 +382,6 @@ func TestSimulation_Outage(t *testing.T) {
 				t.Errorf("TTL %v: %d %s, want none", ttl, all[name], name)
 			}
 		}
-		all.expect(t, []figure{
-			"settled retry", "settled waiting", "settled locked", leasetest.DeliveredTwice,
-		})
+		all.expect(t, []figure{"settled retry", "settled waiting", "settled locked", leasetest.DeliveredTwice})
 	}
 }
