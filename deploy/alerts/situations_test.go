@@ -121,8 +121,12 @@ func situations(perDay int) map[string]situation {
 			must: map[string]int{"recovery has stopped": 25},
 		},
 		"four lines of recovery are lost": {ends: allReady, uncounted: [2]float64{begins, begins + 4}},
-		"an act is abandoned":             {ends: allReady, abandoned: begins, must: map[string]int{"records are abandoned": 2}},
-		"an act is uncertain":             {ends: allReady, uncertain: begins, must: map[string]int{"an act is uncertain": 2}},
+		"an act is abandoned": {
+			ends: allReady, abandoned: begins, must: map[string]int{"records are abandoned": 2},
+		},
+		"an act is uncertain": {
+			ends: allReady, uncertain: begins, must: map[string]int{"an act is uncertain": 2},
+		},
 		"an analyzer asks for a wait of hours": {
 			ends: during(300, func(int, int) end { return end{outcome: "retry", after: 0.2, wait: 240} }),
 			may:  []string{"an analysis is not finished"}, // on the next working day
