@@ -459,22 +459,32 @@ func TestNotDone(t *testing.T) {
 	}
 }
 
-// The context ends once the marker is committed: a first attempt takes it back, but an earlier attempt's request may
-// still arrive.
+// The context ends once the marker is committed, or while nobody knows that: a first attempt takes it back. An earlier
+// attempt's request may still arrive, so there is always a record of it.
 func TestOnce_NotBegun(t *testing.T) {
+	earlier := map[string]any{"charge": map[string]any{"state": "started", "token": 1}}
 	for name, c := range map[string]struct {
 		effects any
-		token   any // of the act afterwards; nil: there is none
+		hangs   bool // the commit of the marker
+		token   any  // of the act afterwards; nil: there is none
 	}{
-		"the first attempt": {},
-		"a later attempt":   {map[string]any{"charge": map[string]any{"state": "started", "token": 1}}, int64(2)},
+		"the first attempt":                   {},
+		"the first attempt, its commit hangs": {hangs: true},
+		"a later attempt":                     {effects: earlier, token: int64(2)},
+		"a later attempt, whose commit hangs": {effects: earlier, hangs: true, token: int64(1)},
 	} {
 		worker.Subtest(t, name, func(t *testing.T) {
-			provider := &charges{}
-			doc := runAlone(t, 1, withEffects(c.effects), func(ctx context.Context, job worker.Job) (any, error) {
+			b, provider := emulatortest.Embedded(t), &charges{}
+			g, wall := openWalled(t, b)
+			doc := runJob(t, b, g, 1, withEffects(c.effects), func(ctx context.Context, job worker.Job) (any, error) {
 				ended, end := context.WithCancel(ctx)
-				marker, _ := job.Reporter.(orchestrator.Marker)
-				job.Reporter = endsOnceBegun{marker, job.Reporter, end}
+				if wall.Up.Store(c.hangs); c.hangs {
+					time.AfterFunc(time.Second, end)
+					defer wall.Up.Store(false)
+				} else {
+					marker, _ := job.Reporter.(orchestrator.Marker)
+					job.Reporter = endsOnceBegun{marker, job.Reporter, end}
+				}
 				_, err := worker.Once(ended, job, "charge", provider.charge, finds(0, false, nil))
 				if !errors.Is(err, context.Canceled) {
 					t.Errorf("%v, want the cause of the context", err)
