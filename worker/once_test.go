@@ -466,16 +466,24 @@ func TestOnce_NotBegun(t *testing.T) {
 	for name, c := range map[string]struct {
 		effects any
 		hangs   bool // the commit of the marker
+		found   bool // the context ends once the earlier record is found
 		token   any  // of the act afterwards; nil: there is none
 	}{
 		"the first attempt":                   {},
 		"the first attempt, its commit hangs": {hangs: true},
 		"a later attempt":                     {effects: earlier, token: int64(2)},
 		"a later attempt, whose commit hangs": {effects: earlier, hangs: true, token: int64(1)},
+		"a later attempt, before its Find":    {effects: earlier, found: true, token: int64(1)},
 	} {
 		worker.Subtest(t, name, func(t *testing.T) {
 			b, provider := emulatortest.Embedded(t), &charges{}
 			g, wall := openWalled(t, b)
+			find := func(context.Context) (int, bool, error) {
+				if c.found {
+					t.Error("the provider is asked")
+				}
+				return 0, false, nil
+			}
 			doc := runJob(t, b, g, 1, withEffects(c.effects), func(ctx context.Context, job worker.Job) (any, error) {
 				ended, end := context.WithCancel(ctx)
 				if wall.Up.Store(c.hangs); c.hangs {
@@ -483,9 +491,9 @@ func TestOnce_NotBegun(t *testing.T) {
 					defer wall.Up.Store(false)
 				} else {
 					marker, _ := job.Reporter.(orchestrator.Marker)
-					job.Reporter = endsOnceBegun{marker, job.Reporter, end}
+					job.Reporter = endsOnceBegun{marker, job.Reporter, c.found, end}
 				}
-				_, err := worker.Once(ended, job, "charge", provider.charge, finds(0, false, nil))
+				_, err := worker.Once(ended, job, "charge", provider.charge, worker.Find(find))
 				if !errors.Is(err, context.Canceled) {
 					t.Errorf("%v, want the cause of the context", err)
 				}
@@ -498,17 +506,18 @@ func TestOnce_NotBegun(t *testing.T) {
 	}
 }
 
-// endsOnceBegun calls end once an act has begun, as a SIGTERM may.
+// endsOnceBegun calls end once an act has begun, or is found, as a SIGTERM may.
 type endsOnceBegun struct {
 	orchestrator.Marker
 	orchestrator.Reporter
 
-	end func()
+	found bool
+	end   func()
 }
 
 func (e endsOnceBegun) Begin(ctx context.Context, name string, again bool) (*orchestrator.Act, error) {
 	act, err := e.Marker.Begin(ctx, name, again)
-	if act == nil {
+	if (act != nil) == e.found {
 		e.end()
 	}
 	return act, err
