@@ -200,7 +200,8 @@ func TestIdempotent_Kill9(t *testing.T) {
 			}
 			answers := make(chan string)
 			for client := range 64 {
-				go func() { answers <- repeated(t, processes[client%3], 20*time.Millisecond) }() // less than Retry-After
+				wait := 20 * time.Millisecond // less than Retry-After
+				go func() { answers <- repeated(t, processes[client%3], wait) }()
 			}
 			got := map[string]int{}
 			for range 64 {
