@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"taskguard/internal/taskqueue"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
@@ -31,6 +35,22 @@ func (s skipping) Delay(ctx context.Context, _ analysislock.Acquisition, wait ti
 	_ func(next time.Time) string,
 ) (time.Time, error) {
 	return time.Unix(0, 0).Add(wait), errors.Join(ctx.Err(), s.delayed)
+}
+
+// bookings is a queue that has the ids of what is booked.
+type bookings struct {
+	Queue
+	mu  sync.Mutex
+	ids []string
+}
+
+func (q *bookings) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if ctx.Err() == nil {
+		q.ids = append(q.ids, t.AnalysisID)
+	}
+	return false, ctx.Err()
 }
 
 // What a delivery without the lock answers and books. The process stops at the acquisition, which changes nothing.
@@ -62,7 +82,7 @@ func TestDeliver_Skip(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
-			q := &forgetful{}
+			q := &bookings{}
 			r := (&Runner{
 				Queue: q, Log: slog.New(slog.DiscardHandler), Locks: skipping{nil, c.acq, c.err, c.delayed, stop},
 			}).Deliver(ctx, Delivery{AnalysisID: "x", Analyzer: orchestrator.AnalyzerFunc(nil)})
@@ -70,16 +90,94 @@ func TestDeliver_Skip(t *testing.T) {
 			if r.Code != "" {
 				code = r.Code + " "
 			}
-			got := fmt.Sprintf("%s %s%t %d", r.Reason, code, r.Ack, len(q.booked))
+			got := fmt.Sprintf("%s %s%t %d", r.Reason, code, r.Ack, len(q.ids))
 			if got != c.want || c.wraps != nil && !errors.Is(r.Err, c.wraps) {
 				t.Errorf("%s, %v; want %s, %v", got, r.Err, c.want, c.wraps)
 			}
 			if r.Code == analysislock.Crashed && fmt.Sprint(r.Err) != "m" {
 				t.Errorf("%v, want the message of the analysis", r.Err)
 			}
-			if r.Reason == Suspect && (r.RetryIn <= leastDelay || r.RetryAt.IsZero() != (len(q.booked) == 0)) {
+			if r.Reason == Suspect && (r.RetryIn <= leastDelay || r.RetryAt.IsZero() != (len(q.ids) == 0)) {
 				t.Errorf("in %v, at %v", r.RetryIn, r.RetryAt)
 			}
 		})
 	}
+}
+
+// freeing are the keys of which a slot is free for y and z.
+type freeing struct {
+	Keys
+	calls []string
+	err   error
+}
+
+func (k *freeing) free(ctx context.Context, call ...any) ([]analysislock.Analysis, error) {
+	k.calls = append(k.calls, fmt.Sprint(call...))
+	return []analysislock.Analysis{{ID: "y"}, {ID: "z"}}, errors.Join(ctx.Err(), k.err)
+}
+
+func (k *freeing) Leave(ctx context.Context, _ *analysislock.Slot, next time.Time) ([]analysislock.Analysis, error) {
+	return k.free(ctx, "leave ", next.IsZero())
+}
+
+func (k *freeing) Wake(ctx context.Context, key, id string, finished bool) ([]analysislock.Analysis, error) {
+	return k.free(ctx, "wake "+key+" "+id+" ", finished)
+}
+
+// A delivery that does not run passes on what was meant for it: the slot that it has taken, or for which it was booked,
+// or the slot that is kept for an analysis that has ended. The process stops meanwhile.
+func TestDeliver_LeaveKey(t *testing.T) {
+	const finished, exhausted = analysislock.AlreadyFinished, analysislock.AttemptsExhausted
+	for name, c := range map[string]struct {
+		reason string
+		task   string
+		hold   bool // HoldKeys
+		slot   bool // it has taken one
+		calls  string
+		booked string
+	}{
+		"nothing is kept":    {reason: finished},
+		"kept, and finished": {reason: finished, hold: true, calls: "wake k x true", booked: "y z"},
+		"kept, and failed":   {reason: exhausted, hold: true, calls: "wake k x true", booked: "y z"},
+		"kept, and locked":   {reason: analysislock.Locked, hold: true, booked: "x"},
+		"booked for a slot":  {reason: finished, task: "t-slot", calls: "wake k x true", booked: "y z"},
+		"booked for a slot, and locked": {
+			reason: analysislock.Locked, task: "t-slot", calls: "wake k x false", booked: "x y z",
+		},
+		"booked for a slot, none free": {reason: analysislock.KeyBusy, task: "t-slot", booked: "n"},
+		"others come first":            {reason: analysislock.KeyBusy, booked: "n"},
+		"it has taken one":             {reason: finished, slot: true, calls: "leave true", booked: "y z"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			acq := analysislock.Acquisition{Reason: c.reason, Key: "k"}
+			if c.slot {
+				acq.Slot = &analysislock.Slot{}
+			}
+			if c.reason == analysislock.KeyBusy {
+				acq.Next = []analysislock.Analysis{{ID: "n"}}
+			}
+			q, keys := &bookings{}, &freeing{}
+			(&Runner{
+				Queue: q, Log: slog.New(slog.DiscardHandler), Locks: skipping{acq: acq, stop: stop},
+				Keys: keys, HoldKeys: c.hold,
+			}).Deliver(ctx, Delivery{AnalysisID: "x", Task: c.task, Analyzer: orchestrator.AnalyzerFunc(nil)})
+			slices.Sort(q.ids)
+			calls, ids := strings.Join(keys.calls, ", "), strings.Join(q.ids, " ")
+			if calls != c.calls || ids != c.booked {
+				t.Errorf("%q, and booked %q; want %q and %q", calls, ids, c.calls, c.booked)
+			}
+		})
+	}
+	t.Run("what cannot be freed is logged", func(t *testing.T) {
+		var log strings.Builder
+		acq := analysislock.Acquisition{Reason: finished, Key: "k", Slot: &analysislock.Slot{}}
+		(&Runner{
+			Log: slog.New(slog.NewTextHandler(&log, nil)), Locks: skipping{acq: acq, stop: func() {}},
+			Keys: &freeing{err: lease.ErrUnavailable}, Queue: &bookings{},
+		}).Deliver(t.Context(), Delivery{AnalysisID: "x", Analyzer: orchestrator.AnalyzerFunc(nil)})
+		if got := log.String(); !strings.Contains(got, "level=WARN") || !strings.Contains(got, "analysis_id=x") {
+			t.Errorf("logged %q", got)
+		}
+	})
 }
