@@ -67,6 +67,8 @@ func TestDeliver_Skip(t *testing.T) {
 	}{
 		"parked":          {acq: parked, want: "key_busy true 0"},
 		"parked, perhaps": {acq: reason(analysislock.KeyBusy), want: "key_busy false 0"},
+		"not due":         {acq: reason(analysislock.Waiting), want: "waiting true 1"},
+		"locked":          {acq: reason(analysislock.Locked), want: "locked true 1"},
 		"no attempt is left": {
 			acq: reason("attempts_exhausted"), want: "failed attempts_exhausted true 0", wraps: lease.ErrExhausted,
 		},
@@ -113,7 +115,10 @@ type freeing struct {
 
 func (k *freeing) free(ctx context.Context, call ...any) ([]analysislock.Analysis, error) {
 	k.calls = append(k.calls, fmt.Sprint(call...))
-	return []analysislock.Analysis{{ID: "y"}, {ID: "z"}}, errors.Join(ctx.Err(), k.err)
+	if err := errors.Join(ctx.Err(), k.err); err != nil {
+		return nil, err
+	}
+	return []analysislock.Analysis{{ID: "y"}, {ID: "z"}}, nil
 }
 
 func (k *freeing) Leave(ctx context.Context, _ *analysislock.Slot, next time.Time) ([]analysislock.Analysis, error) {
