@@ -242,6 +242,11 @@ func TestRecovery_Abandoned(t *testing.T) {
 		set(t, records.Doc("op:other"), fields(t, records.Doc("op:key")))
 		set(t, records.Doc("op:no act"), map[string]any{"status": "QUEUED", "unfinishedEffects": 7})
 		check(0, 2)
+		others := worker.DoOptions{Collection: "others"}
+		_, _ = worker.Lookup[int](t.Context(), g, "op", "none", others) // now recovery counts those too
+		set(t, collection(t, b, "others").Doc("op:key"), fields(t, records.Doc("op:key")))
+		check(0, 3)
+		remove(t, collection(t, b, "others").Doc("op:key"))
 		charge(nil, "ran 7")
 		checkRecord(t, records.Doc("op:key"), map[string]any{"status": "READY", "unfinishedEffects": nil})
 		if fields(t, records.Doc("op:key"))["expireAt"] == nil {

@@ -322,6 +322,35 @@ func TestStart_Early(t *testing.T) {
 	})
 }
 
+// With a MaxRuns of 1 nothing else runs beside it. Each leaves its place to the next.
+func TestWork_RunAlone(t *testing.T) {
+	for maxRuns, alone := range map[int]any{1: true, 2: nil} {
+		worker.Subtest(t, fmt.Sprint("of ", maxRuns), func(t *testing.T) {
+			b := emulatortest.Embedded(t)
+			x := collection(t, b, "analyses").Doc("x")
+			set(t, x, map[string]any{"status": "QUEUED"})
+			work := open(t, b, func(o *worker.Options) { o.MaxRuns = maxRuns }).MustRegister(worker.Kind{
+				Run: returns[any](nil, errOwn),
+			})
+			for range 3 {
+				if _, err := work.Run(t.Context(), "x"); !errors.Is(err, errOwn) {
+					t.Error(err)
+				}
+			}
+			history, _ := fields(t, x)["history"].([]any)
+			for _, attempt := range history {
+				if got := attempt.(map[string]any)["alone"]; got != alone { //nolint:forcetypeassert // the guard's
+					t.Errorf("alone %v, want %v", got, alone)
+				}
+			}
+			if len(history) != 3 {
+				t.Errorf("history %v, want three attempts", history)
+			}
+			checkPost(t, work.Handler(), "/", `{"analysis_id":"x"}`, http.StatusInternalServerError, "retry")
+		})
+	}
+}
+
 // An act that takes a second is not cut in half when the context of its Run ends.
 func TestWork_RunAct(t *testing.T) {
 	for takes, want := range map[time.Duration]string{

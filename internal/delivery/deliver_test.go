@@ -186,3 +186,73 @@ func TestDeliver_LeaveKey(t *testing.T) {
 		}
 	})
 }
+
+func TestHoldUntil(t *testing.T) {
+	at := time.Unix(1, 0)
+	for name, c := range map[string]struct {
+		reason Reason
+		hold   bool // HoldKeys
+		booked string
+		kept   bool
+	}{
+		"failed":               {Retry, false, booked, false},
+		"failed, and held":     {Retry, true, booked, true},
+		"held, and not booked": {Retry, true, notBooked, false},
+		"continued":            {Continued, false, booked, true},
+		"stopped":              {ShuttingDown, false, booked, true},
+		"READY":                {Completed, true, booked, false},
+	} {
+		a := &attempt{runner: &Runner{HoldKeys: c.hold}, next: Next{FollowUp: c.booked, RetryAt: at}}
+		if until := a.holdUntil(Result{Reason: c.reason}); until.Equal(at) != c.kept {
+			t.Errorf("%s: the slot is kept until %v, want until %v: %t", name, until, at, c.kept)
+		}
+	}
+}
+
+// The wait for other runs counts, but leaves half a minute.
+func TestLimit(t *testing.T) {
+	const s = time.Second
+	for name, c := range map[string]struct {
+		timeout, waited, left, want time.Duration // left of MAX_RUN_TIME
+		cause                       error
+	}{
+		"alone":                   {timeout: 100 * s, want: 100 * s, cause: errDeadline},
+		"after a wait":            {timeout: 100 * s, waited: 40 * s, want: 60 * s, cause: errDeadline},
+		"after a long one":        {timeout: 100 * s, waited: 90 * s, want: 30 * s, cause: errDeadline},
+		"after one, of short":     {timeout: 20 * s, waited: 10 * s, want: 20 * s, cause: errDeadline},
+		"less run time is left":   {timeout: 100 * s, left: 99 * s, want: 99 * s, cause: errRunTime},
+		"as much run time":        {timeout: 100 * s, left: 100 * s, want: 100 * s, cause: errRunTime},
+		"more run time, no limit": {timeout: 100 * s, left: 101 * s, want: 100 * s, cause: errDeadline},
+	} {
+		a := &attempt{runner: &Runner{RunTimeout: c.timeout}, waited: c.waited}
+		a.acq.RunTime = c.left
+		if limit, cause := a.limit(); limit != c.want || !errors.Is(cause, c.cause) {
+			t.Errorf("%s: %v, %v; want %v, %v", name, limit, cause, c.want, c.cause)
+		}
+	}
+}
+
+// A name that two bookings share books one task.
+func TestNames(t *testing.T) {
+	job, at := &Runner{Names: TaskNames{Kind: "job"}}, time.Unix(1, 0)
+	parked := func(d time.Duration) *analysislock.Analysis {
+		return &analysislock.Analysis{ID: "x", ParkedAt: at.Add(d)}
+	}
+	names := map[string]bool{}
+	for _, runner := range []*Runner{{}, job} {
+		for token := range int64(2) {
+			for _, d := range []time.Duration{0, time.Millisecond} {
+				names[runner.nextName("x", token, at.Add(d))] = true
+				names[runner.followName("x", token, at.Add(d))] = true
+			}
+		}
+		names[runner.slotName(parked(0))], names[runner.slotName(parked(time.Millisecond))] = true, true
+	}
+	if len(names) != 20 {
+		t.Errorf("%d names of 20 bookings: %v", len(names), names)
+	}
+	elsewhere := at.In(time.FixedZone("", 60))
+	if utc, local := job.followName("x", 1, at.UTC()), job.followName("x", 1, elsewhere); utc != local {
+		t.Errorf("%s and %s for one time", utc, local)
+	}
+}
