@@ -93,14 +93,18 @@ func TestDeliver_Skip(t *testing.T) {
 				code = r.Code + " "
 			}
 			got := fmt.Sprintf("%s %s%t %d", r.Reason, code, r.Ack, len(q.ids))
-			if got != c.want || c.wraps != nil && !errors.Is(r.Err, c.wraps) {
+			if wraps := c.wraps == nil || errors.Is(r.Err, c.wraps); got != c.want || !wraps {
 				t.Errorf("%s, %v; want %s, %v", got, r.Err, c.want, c.wraps)
 			}
 			if r.Code == analysislock.Crashed && fmt.Sprint(r.Err) != "m" {
 				t.Errorf("%v, want the message of the analysis", r.Err)
 			}
-			if r.Reason == Suspect && (r.RetryIn <= leastDelay || r.RetryAt.IsZero() != (len(q.ids) == 0)) {
-				t.Errorf("in %v, at %v", r.RetryIn, r.RetryAt)
+			if r.Reason != Suspect {
+				return
+			}
+			booked := len(q.ids) > 0
+			if r.RetryIn <= leastDelay || r.RetryAt.IsZero() == booked {
+				t.Errorf("in %v, at %v, booked %t", r.RetryIn, r.RetryAt, booked)
 			}
 		})
 	}
