@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -207,6 +208,23 @@ func TestRecovery_Uncertain(t *testing.T) {
 			t.Error(err)
 		}
 		check(true)
+	})
+}
+
+// No delivery could call the function of a record, so recovery finds and books none.
+func TestRecovery_Records(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
+		g := open(t, b, q.Use)
+		g.MustRegister(worker.Kind{Name: "do", Collection: "idempotency"}).Handler()
+		for _, status := range []string{"QUEUED", "PROCESSING"} {
+			record := map[string]any{"status": status, "updatedAt": "1999-01-01T00:00:00.000Z"}
+			set(t, collection(t, b, "idempotency").Doc("op:"+status), record)
+		}
+		checkPost(t, g.Recovery(), "/", "", http.StatusOK, `"found":0,"booked":0`)
+		if tasks := q.Tasks(); len(tasks) > 0 {
+			t.Errorf("booked %v", tasks)
+		}
 	})
 }
 

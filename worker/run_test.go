@@ -157,11 +157,12 @@ func TestShutdown_Register(t *testing.T) {
 // fails for now, the second dies, recovery starts the third.
 func TestStart_Elsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
+		b, q, dying := emulatortest.Embedded(t), worker.StartQueue(t), &worker.Wall{}
 		elsewhere := func(wall *worker.Wall, run run) *worker.Work {
 			return open(t, b, func(o *worker.Options) {
-				q.Share(o)
-				o.FirestoreOptions = wall.Client(t, b)
+				if o.FirestoreOptions = wall.Client(t, b); wall != dying { // which books no follow-up
+					q.Share(o)
+				}
 				o.NoHTTP, o.RunTimeout = true, 3*time.Hour
 			}).MustRegister(worker.Kind{Run: run})
 		}
@@ -171,12 +172,11 @@ func TestStart_Elsewhere(t *testing.T) {
 				return "done", err
 			}
 		}
-		wall := &worker.Wall{}
 		runs := []*worker.Work{
 			elsewhere(&worker.Wall{}, long(errLater)),
-			elsewhere(wall, func(ctx context.Context, _ worker.Job) (any, error) {
+			elsewhere(dying, func(ctx context.Context, _ worker.Job) (any, error) {
 				time.Sleep(10 * time.Minute)
-				wall.Up.Store(true) // the process dies: it does not reach Firestore any more
+				dying.Up.Store(true) // the process dies: it does not reach Firestore any more
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}),
@@ -397,7 +397,8 @@ func TestStart_AndRun(t *testing.T) {
 		}
 		task := `{"analysis_id":"x"}`
 		check(work.Handler(), task, 200)
-		check(unqueued.Handler(), task, 500) // nobody would find a started run that dies
+		check(work.WithoutRun().PubSub(), message(`"attributes":`+task), 200) // it only books
+		check(unqueued.Handler(), task, 500)                                  // nobody would find a started run that dies
 		check(unqueued.WithoutRun().PubSub(), message(`"attributes":`+task), 500)
 		if _, err := work.Run(t.Context(), "x"); err != nil {
 			t.Error(err)
