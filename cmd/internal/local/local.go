@@ -11,7 +11,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -339,10 +338,7 @@ func (l *local) printHead() error {
 		return l.c.PrintJSON(head)
 	}
 
-	self, input := cli.Quote(os.Args[0]), "JSON"
-	if strings.Contains(self, "go-build") { // go run deletes the directory in which it has built this program
-		self = "go run ./cmd/taskguard"
-	}
+	self, input := cli.Program(), "JSON"
 	if l.c.Value("ANALYZER") == "" { // builtin:document
 		input = `'{"text": "one two two"}'`
 	}

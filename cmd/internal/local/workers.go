@@ -24,6 +24,7 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/workerservice"
 	"taskguard/emulator/cloudtasks"
+	"taskguard/internal/env"
 	"taskguard/lease/iso8601"
 )
 
@@ -86,8 +87,8 @@ func warnOfMisspelt(c *cli.Call) {
 	variables := slices.Concat(passedOn, lockVariables)
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
-		if known := cli.Misspelt(name, variables); known != "" && !slices.Contains(variables, name) {
-			c.Notice("the variable %s is not read: did you mean %s?", name, known)
+		if meant := env.Misspelt(name, variables); meant != "" {
+			c.Notice("the variable %s is not read: did you mean %s?", name, meant)
 		}
 	}
 }
@@ -117,11 +118,11 @@ func (c *workerCloud) workerEnvironment(overrides map[string]string) ([]string, 
 		return nil, cli.EnvironmentError{Err: err}
 	}
 
-	env := os.Environ()
+	all := os.Environ()
 	for name, value := range vars {
-		env = append(env, name+"="+value) // the last value of a name counts
+		all = append(all, name+"="+value) // the last value of a name counts
 	}
-	return env, nil
+	return all, nil
 }
 
 // lookup returns a Lookup of vars.
