@@ -397,8 +397,8 @@ func TestStart_AndRun(t *testing.T) {
 		}
 		task := `{"analysis_id":"x"}`
 		check(work.Handler(), task, 200)
-		check(work.WithoutRun().PubSub(), message(`"attributes":`+task), 200) // it only books
-		check(unqueued.Handler(), task, 500)                                  // nobody would find a started run that dies
+		check(work.WithoutRun().PubSub(), message(`"attributes":`+task), 200)
+		check(unqueued.Handler(), task, 500) // nobody would find a started run that dies
 		check(unqueued.WithoutRun().PubSub(), message(`"attributes":`+task), 500)
 		if _, err := work.Run(t.Context(), "x"); err != nil {
 			t.Error(err)
