@@ -346,3 +346,21 @@ func TestLocal_AnalyzerWarning(t *testing.T) {
 		t.Errorf("%q; want only the root asked, since the analyzer's path may begin work", asked)
 	}
 }
+
+// Otherwise the console and the commands would judge by other limits than the workers: with a LOCK_HEARTBEAT of 10 s,
+// they would show a dead worker as running for 130 s instead of 40 s.
+func TestVariables(t *testing.T) {
+	given := map[string]string{}
+	for _, name := range passedOn {
+		given[name] = "x"
+	}
+	got := (&local{c: &cli.Call{Lookup: lookup(given)}}).variables()
+	for _, name := range settings {
+		if got[name] != "x" {
+			t.Errorf("the programs do not get %s", name)
+		}
+	}
+	if got["ANALYZER"] != "" {
+		t.Error("they get the analyzer")
+	}
+}
