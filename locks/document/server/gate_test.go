@@ -57,9 +57,8 @@ func TestGate_Answers(t *testing.T) {
 
 	refused := func(answer, status, code int, text string) {
 		app.status.Store(int64(answer))
-		b := s.browser(t)
+		b := s.user(t)
 		p := b.connect()
-		b.ask(http.MethodGet, "/") // begins a session
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodGet} {
 			b.want(status, text, method, lockPath)
 		}
@@ -114,8 +113,7 @@ func TestGate_NoAnswer(t *testing.T) {
 func TestGate_Questions(t *testing.T) {
 	app := newApplication(t)
 	s := newPusherSite(t, func(s *setup) { s.options.Authorize = app.url() })
-	b := s.browser(t)
-	b.ask(http.MethodGet, "/")
+	b := s.user(t)
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() { b.ask(http.MethodGet, lockPath, "Authorization", "Bearer x") })
