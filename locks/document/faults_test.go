@@ -141,6 +141,19 @@ func TestSweep_Parallel(t *testing.T) {
 	})
 }
 
+// A sweep ends before the next one is due.
+func TestSweep_Limit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		s.expire(sweepBatch)
+		began := time.Now()
+		swept, err := on(t, delayed{s}).Sweep(t.Context(), s)
+		if took := time.Since(began); err == nil || swept < 700 || took > sweepTimeout+time.Second {
+			t.Errorf("swept %d in %v, %v; want about 800 in 50 s", swept, took, err)
+		}
+	})
+}
+
 // A sweep of many rooms gives up at the first, with a short error.
 func TestSweep_Unavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
