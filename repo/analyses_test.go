@@ -144,7 +144,8 @@ func TestDocuments_Draft(t *testing.T) {
 		s := documents[analysislock.Analysis]{codec: codec, db: &Database{}}
 		at := time.Now().Add(100 * time.Hour)
 		running := analysislock.Analysis{Status: "PROCESSING", Checkpoint: &analysislock.Checkpoint{Value: 7}}
-		read := lease.Cell[analysislock.Analysis]{Doc: running, Exists: true, Rev: &revision{}, At: at, Asked: time.Now()}
+		read := lease.Cell[analysislock.Analysis]{Doc: running, Exists: true, Rev: &revision{}, At: at}
+		read.Asked = time.Now()
 		next := running
 		next.Status = "READY"
 		d := must.Get(s.draft(t.Context(), read, next))(t)

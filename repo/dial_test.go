@@ -94,7 +94,8 @@ func TestCommit_SentOnce(t *testing.T) {
 		param string // the same, in a parameter
 	}{
 		"an emulator's": {
-			o: Options{Emulator: host, Database: "other"}, owner: []string{"Bearer owner"}, name: "other", param: "other",
+			o: Options{Emulator: host, Database: "other"}, owner: []string{"Bearer owner"},
+			name: "other", param: "other",
 		},
 		"Google's": {opts: google, name: "(default)", param: "%28default%29"},
 	} {

@@ -61,7 +61,8 @@ func TestEnvironment(t *testing.T) {
 	})
 	t.Run("what no resource can be named is a problem", func(t *testing.T) {
 		e := environment("GOOGLE_CLOUD_PROJECT=p/q", "FIRESTORE_DATABASE=a b", "FIRESTORE_EMULATOR_HOST=h",
-			"CLOUD_TASKS_EMULATOR_HOST=http://h:1", "TASK_QUEUE=projects/p/locations/l/queues/q", "TASK_TARGET_URL=https://h")
+			"CLOUD_TASKS_EMULATOR_HOST=http://h:1", "TASK_QUEUE=projects/p/locations/l/queues/q",
+			"TASK_TARGET_URL=https://h")
 		e.Firestore()
 		e.TaskQueue()
 		checkProblems(t, e, "GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "FIRESTORE_EMULATOR_HOST",
