@@ -1,4 +1,4 @@
-.PHONY: help short check test google race lint types settings digests bench frames fuzz demo explore simulate scale scale-keys chaos chaos-keys upgrade release mutants
+.PHONY: help short check test google race lint types settings digests bench frames fuzz demo explore simulate scale scale-keys chaos chaos-keys upgrade processes release mutants
 
 # Its cache names files by their paths: one for each checkout.
 GOLANGCI := GOLANGCI_LINT_CACHE=$(CURDIR)/bin/lint go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
@@ -99,6 +99,11 @@ chaos-keys: ## kill workers while analyses wait for slots of keys
 # upgrade needs the version before this one in the clone, or in its origin.
 upgrade: ## this version and the one before on the same documents, both directions (UPGRADE)
 	UPGRADE=$(UPGRADE) go test -count=1 -v -timeout 20m -run '^TestUpgrade$$' ./cmd/worker/chaos
+
+# Each mostly waits, for locks to expire and for retries: so they run beside one another.
+processes: ## chaos, chaos-keys and upgrade at once, as CI does
+	CHAOS=1 CHAOS_KEYS=$(KEYS) UPGRADE=$(UPGRADE) .ci/google-emulator \
+		go test -count=1 -v -timeout 30m -parallel 8 -run '^Test(Chaos|ChaosKeys|Upgrade)$$' ./cmd/worker/chaos
 
 release: ## build what a release publishes, in bin/release
 	bash deploy/archives.sh

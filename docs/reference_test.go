@@ -118,6 +118,7 @@ func TestReference_Names(t *testing.T) {
 		}
 		same(t, what, tc.page, code)
 	}
+	same(t, "code", named(t, "### Codes of errors"), delivery.Codes())
 }
 
 // found returns what the groups of a pattern match in a text, with spaces between them.

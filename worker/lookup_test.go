@@ -108,13 +108,13 @@ func TestDo_Options(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := ahead(t)
 		g := open(t, b, func(o *worker.Options) { o.Lock.TTL, o.RunTimeout = time.Hour, 2*time.Hour })
-		own := worker.DoOptions{Lock: lease.Policy{TTL: 10 * time.Second}, RunTimeout: 24 * time.Hour}
+		own := worker.DoOptions{Lock: lease.Policy{TTL: 10 * time.Minute}, RunTimeout: 3 * time.Hour}
 		for _, c := range []struct {
 			key       string
 			o         worker.DoOptions
 			ttl, runs time.Duration
 		}{
-			{key: "own", o: own, ttl: 10 * time.Second, runs: 24 * time.Hour},
+			{key: "own", o: own, ttl: 10 * time.Minute, runs: 3 * time.Hour},
 			{key: "of the guard", ttl: time.Hour, runs: 2 * time.Hour},
 		} {
 			record, began := collection(t, b, "idempotency").Doc("op:"+c.key), time.Now()

@@ -88,7 +88,12 @@ func TestConsole_FirstScreen(t *testing.T) {
 		return e.innerText === new Date(e.dateTime).toLocaleTimeString(undefined, clock) && e.title.endsWith(' UTC');
 	})()`)
 	window(b, "light", 400, 900)
+	b.Go(s.url)
+	b.Is(`document.querySelector('#rows > [data-group=uncertain]')?.getBoundingClientRect().bottom < innerHeight`)
+	b.want(`document.getElementById('filter').checkVisibility()`, "false")
 	b.CheckLayout("crowded 400")
+	b.Go(s.url + "/?state=FAILED")
+	b.Is(`document.getElementById('filter')?.checkVisibility()`)
 }
 
 // Selected analyses are changed together with only the keyboard. A poll replaces the rows, and not the selection.
@@ -112,6 +117,13 @@ func TestConsole_Selection(t *testing.T) {
 	b.want(`document.querySelector('#rows [data-id=done] input')`, "null")
 	tabTo(b, "pick-all")
 	b.Press(" ")
+	selected("3 selected:", false)
+	most := func(n int) { b.Eval(fmt.Sprintf(`document.getElementById('selection').dataset.most = %d`, n)) }
+	most(2)
+	b.Press("  ")
+	selected("3 selected: select at most 2.", true)
+	most(200)
+	b.Press("  ")
 	selected("3 selected:", false)
 	tabTo(b, "pick-"+strings.Trim(b.Eval(row("a")+`.dataset.key`), `"`))
 	b.Press(" ")

@@ -133,8 +133,9 @@ func TestResolve(t *testing.T) {
 	t.Run("what is not held is listed with its keys", func(t *testing.T) {
 		o := taskguard(t, q.env, "status --kind order --uncertain").done(t).lacks(t, "held", "other")
 		rows := strings.Split(o.out, "\n")
-		want := []string{"done", "charge", "2026-01-02T03:04:05.000Z", "3", "started", key}
-		if got := strings.Fields(rows[1]); !slices.Equal(got, want) || !strings.HasPrefix(rows[2], "not-done ") {
+		got, want := strings.Fields(rows[1]), []string{"done", "charge", "d", "started", key}
+		got = slices.Delete(got, 2, 3) // so many days
+		if !slices.Equal(got, want) || !strings.HasPrefix(rows[2], "not-done ") {
 			t.Errorf("%s, want %q", o.out, want)
 		}
 		taskguard(t, q.env, "status --kind order --uncertain --limit 1").

@@ -50,6 +50,7 @@ func TestMain(m *testing.M) {
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
 	emulatortest.Isolate()
+	os.Args[0] = "taskguard" // as a shell starts it
 	flag.Parse()
 	if err := flag.Set("test.parallel", "8"); err != nil { // the tests mostly wait for processes
 		panic(err)

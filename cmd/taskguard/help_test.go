@@ -97,6 +97,7 @@ func TestHelp(t *testing.T) {
 	})
 	t.Run("completion's descriptions have no quotes of the help", func(t *testing.T) {
 		taskguard(t, vars{}, "__complete requeue --co").done(t, "CODE").lacks(t, "`")
+		taskguard(t, vars{}, "__complete requeue --code", "").done(t, "\nstalled\n", "\n:4\n")
 	})
 }
 

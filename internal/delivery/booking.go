@@ -9,6 +9,7 @@ import (
 
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/telemetry"
+	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 )
 
@@ -83,3 +84,39 @@ func spread(id string, token int64) float64 {
 // a minute for the answer. With Cloud Tasks' default of 10 min, a longer run would be
 // delivered again before its end.
 func DispatchDeadline(timeout time.Duration) time.Duration { return timeout + time.Minute }
+
+// isNext reports whether this delivery is the task that was booked for the next attempt. Its
+// name cannot be booked again, so it must run even if the queue delivers it early.
+func (a *attempt) isNext(d analysislock.Analysis) bool {
+	return a.delivery.Task != "" && a.delivery.Task == a.runner.nextName(a.id, d.Lock.Token, d.NextAttemptAt)
+}
+
+// nextTask returns the name of the task of the next attempt, for the time next.
+func (a *attempt) nextTask(next time.Time) string {
+	return a.runner.nextName(a.id, a.acq.Grant.Token, next)
+}
+
+// book reports whether the queue has a delivery of this name, due at that time. It is false without a queue.
+func (a *attempt) book(ctx context.Context, name string, due time.Time) bool {
+	if a.runner.Queue == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)
+	defer cancel()
+	a.next.FollowUp = a.runner.bookNext(ctx, a.id, taskqueue.Task{Name: name, At: due})
+	return a.next.FollowUp == booked
+}
+
+// followUp books a delivery for the time after a lock's expiry. A lock that is not held has no expiry:
+// the delivery is for now. If the name is taken, that task is still to be delivered, or its delivery
+// has booked the task of a later lock. It books nothing if this delivery's own task has the name: that
+// task must not be acknowledged.
+func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) {
+	name := a.runner.followName(a.id, token, expires)
+	if !expires.IsZero() {
+		expires = expires.Add(followDelay)
+	}
+	if name != a.delivery.Task {
+		a.book(ctx, name, expires)
+	}
+}

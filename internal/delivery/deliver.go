@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -104,56 +103,29 @@ func (a *attempt) acquire(stop context.Context) error {
 		acq, err = a.acquireAlone(ctx, stop, options, acq)
 	}
 	a.acq, a.hold = acq, acq.Hold
-
-	m := &a.measures
-	m.AcquireTried, m.Acquire = true, time.Since(began)-a.waited
-	if acq.Grant.Owner == a.owner { // acquired, or recorded as FAILED
-		m.Owner, m.Token, m.Attempt, m.Stolen = a.owner, acq.Grant.Token, acq.Attempt, acq.Stolen
-	}
-	runner.watchKeys(ctx, acq)
-	if acq.First && !acq.Unparked { // the wait for its key is no late start
-		m.ToStart = a.age()
-		runner.Telemetry.RecordAge(ctx, telemetry.StartDuration, m.ToStart)
-	}
-	outcome := cmp.Or(acq.Reason, "acquired")
-	if err != nil {
-		outcome = "error"
-	}
-	runner.Telemetry.Record(ctx, telemetry.AcquireDuration, m.Acquire.Seconds(), telemetry.ByOutcome(outcome))
+	outcome := a.measureAcquisition(ctx, time.Since(began)-a.waited, err)
 	span.Close(outcome, err != nil)
 	return err
 }
 
-// aloneWait is how long a suspect waits for the end of the other runs, before it is delayed.
-const aloneWait = 10 * time.Second
-
-// acquireAlone acquires the lock of a suspect as soon as this process runs nothing else. After many delays
-// it waits for that as long as another run may take, and then runs beside others, so that it is not starved.
-// Otherwise it returns the suspect as it was skipped. The end of stop ends only the wait.
-func (a *attempt) acquireAlone(ctx, stop context.Context, o analysislock.AcquireOptions,
-	skipped analysislock.Acquisition,
-) (analysislock.Acquisition, error) {
-	wait, began := aloneWait, time.Now()
-	if skipped.MustRun {
-		wait = a.runner.RunTimeout
+// measureAcquisition records an acquisition that took so long, and returns its outcome.
+func (a *attempt) measureAcquisition(ctx context.Context, took time.Duration, err error) (outcome string) {
+	acq, m := a.acq, &a.measures
+	m.AcquireTried, m.Acquire = true, took
+	if acq.Grant.Owner == a.owner { // acquired, or recorded as FAILED
+		m.Owner, m.Token, m.Attempt, m.Stolen = a.owner, acq.Grant.Token, acq.Attempt, acq.Stolen
 	}
-	o.SkipSuspects, o.Alone = false, a.delivery.Place.Alone(stop, wait)
-	a.waited = time.Since(began)
-
-	waitedInVain := a.waited >= wait // less: another suspect waits here
-	switch {
-	case stop.Err() != nil:
-		return skipped, ErrStopping
-	case o.Alone || skipped.MustRun && waitedInVain:
-		return a.runner.Locks.AcquireAnalysisLock(ctx, a.id, a.owner, 0, o)
+	a.runner.watchKeys(ctx, acq)
+	if acq.First && !acq.Unparked { // the wait for its key is no late start
+		m.ToStart = a.age()
+		a.runner.Telemetry.RecordAge(ctx, telemetry.StartDuration, m.ToStart)
 	}
-	return skipped, nil
-}
-
-// isNext reports whether this delivery is the task that was booked for the next attempt. Its
-// name cannot be booked again, so it must run even if the queue delivers it early.
-func (a *attempt) isNext(d analysislock.Analysis) bool {
-	return a.delivery.Task != "" && a.delivery.Task == a.runner.nextName(a.id, d.Lock.Token, d.NextAttemptAt)
+	outcome = cmp.Or(acq.Reason, "acquired")
+	if err != nil {
+		outcome = "error"
+	}
+	a.runner.Telemetry.Record(ctx, telemetry.AcquireDuration, took.Seconds(), telemetry.ByOutcome(outcome))
+	return outcome
 }
 
 // skip returns the result of a delivery that has not acquired the lock, because of err or the reason
@@ -169,7 +141,7 @@ func (a *attempt) skip(ctx context.Context, err error) Result {
 	case errors.Is(err, ErrStopping):
 		return Result{Reason: NotClaimed, Err: err}
 	case errors.Is(err, analysislock.ErrUnrecordable):
-		a.acq.Reason = analysislock.Unrecordable
+		a.logOpenActs(ctx, a.acq.Uncertain, nil)
 		return Result{Reason: Failed, Err: err, Code: analysislock.Unrecordable}
 	case err != nil:
 		return Result{Reason: Unavailable, Err: err}
@@ -201,31 +173,6 @@ func (a *attempt) skip(ctx context.Context, err error) Result {
 		err = errors.New(acq.Message)
 	}
 	return Result{Reason: Failed, Err: err, Code: acq.Reason}
-}
-
-// The delay of a suspect is the least one and a part of the range.
-const (
-	leastDelay = 15 * time.Second
-	delayRange = 30 * time.Second
-)
-
-// delay books the next delivery of a suspect that could not run alone. The commit of the delay records its
-// time and name, as in retry. If the analysis has changed meanwhile, the queue repeats this delivery.
-func (a *attempt) delay(ctx context.Context) Result {
-	var name func(next time.Time) string
-	if a.runner.Queue != nil {
-		name = a.nextTask
-	}
-	wait := leastDelay + time.Duration(spread(a.id, time.Now().UnixNano())*float64(delayRange))
-	next, err := a.runner.Locks.Delay(context.WithoutCancel(ctx), a.acq, wait, name)
-	if err != nil && !errors.Is(err, lease.ErrConflict) {
-		return a.skip(ctx, err)
-	}
-	a.next.RetryIn = wait
-	if err == nil && name != nil && a.book(ctx, name(next), next) {
-		a.next.RetryAt = next
-	}
-	return Result{Reason: Suspect}
 }
 
 // exhausted has the error of an acquisition that has recorded FAILED, by its reason; Crashed has its own message.
@@ -411,10 +358,7 @@ func (a *attempt) fail(ctx context.Context, f failure) Result {
 
 // finish finishes the analysis by a commit of write. It returns r once that is committed.
 func (a *attempt) finish(ctx context.Context, r Result, write analysislock.Ending) Result {
-	finishing, span := a.runner.Telemetry.Start(ctx, telemetry.Finish)
-	err := a.hold.End(finishing, write)
-	span.Close("", err != nil)
-
+	err := a.end(ctx, telemetry.Finish, write)
 	switch {
 	case err == nil:
 		return r
@@ -431,6 +375,14 @@ func (a *attempt) finish(ctx context.Context, r Result, write analysislock.Endin
 		return a.retry(ctx, failure{analysislock.Unrecordable, message}, 0)
 	}
 	return Result{Reason: FinishUnknown, Err: err}
+}
+
+// end ends the hold by a commit of write, which is the span of that name.
+func (a *attempt) end(ctx context.Context, span string, write analysislock.Ending) error {
+	ctx, ended := a.runner.Telemetry.Start(ctx, span)
+	err := a.hold.End(ctx, write)
+	ended.Close("", err != nil)
+	return err
 }
 
 // age returns the time since the creation of the analysis; zero: it is unknown.
@@ -453,9 +405,8 @@ func (a *attempt) retry(ctx context.Context, f failure, pause time.Duration) Res
 		task = a.nextTask(next)
 	}
 
-	releasing, span := runner.Telemetry.Start(ctx, telemetry.Release)
-	err := a.hold.End(releasing, analysislock.Retrying(now, f.code, f.message, next, task, a.refunds(pause)))
-	span.Close("", err != nil)
+	write := analysislock.Retrying(now, f.code, f.message, next, task, a.refunds(pause))
+	err := a.end(ctx, telemetry.Release, write)
 	if errors.Is(err, lease.ErrLost) {
 		return a.lockLost(ctx, err)
 	}
@@ -531,9 +482,7 @@ func (a *attempt) replace(ctx context.Context, r Result, outcome, purpose string
 
 // release releases the lock. refund takes back the attempt. task names the next task, if any.
 func (a *attempt) release(ctx context.Context, outcome string, refund bool, task string) error {
-	releasing, span := a.runner.Telemetry.Start(ctx, telemetry.Release)
-	err := a.hold.End(releasing, analysislock.Releasing(a.hold.Now(), outcome, task, refund))
-	span.Close("", err != nil)
+	err := a.end(ctx, telemetry.Release, analysislock.Releasing(a.hold.Now(), outcome, task, refund))
 	if !errors.Is(err, lease.ErrLost) {
 		a.warnUnlessReleased(ctx, err)
 	}
@@ -547,140 +496,6 @@ func (a *attempt) warnUnlessReleased(ctx context.Context, err error) bool {
 		a.runner.Log.WarnContext(ctx, "lock not released", "analysis_id", a.id, "error", err)
 	}
 	return err == nil
-}
-
-// nextTask returns the name of the task of the next attempt, for the time next.
-func (a *attempt) nextTask(next time.Time) string {
-	return a.runner.nextName(a.id, a.acq.Grant.Token, next)
-}
-
-// book reports whether the queue has a delivery of this name, due at that time. It is false without a queue.
-func (a *attempt) book(ctx context.Context, name string, due time.Time) bool {
-	if a.runner.Queue == nil {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bookTimeout)
-	defer cancel()
-	a.next.FollowUp = a.runner.bookNext(ctx, a.id, taskqueue.Task{Name: name, At: due})
-	return a.next.FollowUp == booked
-}
-
-// followUp books a delivery for the time after a lock's expiry. A lock that is not held has no expiry:
-// the delivery is for now. If the name is taken, that task is still to be delivered, or its delivery
-// has booked the task of a later lock. It books nothing if this delivery's own task has the name: that
-// task must not be acknowledged.
-func (a *attempt) followUp(ctx context.Context, token int64, expires time.Time) {
-	name := a.runner.followName(a.id, token, expires)
-	if !expires.IsZero() {
-		expires = expires.Add(followDelay)
-	}
-	if name != a.delivery.Task {
-		a.book(ctx, name, expires)
-	}
-}
-
-// lockLost settles a run that has lost its lock because of err. A finished or deleted analysis needs no
-// other delivery. For any other, a follow-up is booked for the time after the lock's expiry. That lock is
-// another owner's, or still this attempt's if the loss is lease.OutOfTime and its release failed.
-func (a *attempt) lockLost(ctx context.Context, err error) Result {
-	r, last := Result{Reason: LockLost, Err: err}, a.hold.Doc()
-	lost, ok := errors.AsType[*lease.LostError](err)
-	if !ok {
-		lost = &lease.LostError{}
-	}
-	if !a.hold.Adoptable() { // otherwise adopt, which is next, finishes the analysis
-		a.countLoss(ctx, lost.Reason, last)
-	}
-
-	switch lost.Reason {
-	case lease.Finished:
-		r.Status, a.next.Needless = last.Status, a.runner.Queue != nil
-	case lease.Deleted:
-		a.next.Needless = a.runner.Queue != nil
-	default:
-		a.followUp(ctx, last.Lock.Token, last.Lock.ExpiresAt)
-	}
-	return r
-}
-
-// countLoss measures the loss of the lock of an analysis, which was last read as last.
-func (a *attempt) countLoss(ctx context.Context, reason string, last analysislock.Analysis) {
-	a.measures.Lost = strings.ReplaceAll(reason, " ", "_")
-	if reason == lease.Finished && last.Error != nil && last.Error.Code == analysislock.Cancelled {
-		a.measures.Lost = analysislock.Cancelled
-	}
-	a.runner.Telemetry.Record(ctx, telemetry.Losses, 1, telemetry.ByReason(a.measures.Lost))
-}
-
-// adopt settles a run whose analysis another program, such as the analyzer, has finished under this
-// run's lock: it frees the lock, and drops the run's own result r. It returns r for any other run, and
-// if the lock was lost meanwhile.
-func (a *attempt) adopt(ctx context.Context, r Result) Result {
-	if !a.hold.Adoptable() {
-		return r
-	}
-	status := a.hold.Doc().Status
-	finishing, span := a.runner.Telemetry.Start(ctx, telemetry.Finish)
-	err := a.hold.End(finishing, analysislock.Adopting(a.hold.Now()))
-	span.Close("", err != nil)
-	switch {
-	case errors.Is(err, lease.ErrLost):
-		return r
-	case err != nil:
-		return Result{Reason: FinishUnknown, Err: err}
-	}
-
-	a.runner.Log.WarnContext(ctx, "the run's own result is dropped", "analysis_id", a.id,
-		"problem", "the status was set to "+status+" during the run")
-	if status == analysislock.Failed {
-		return Result{Reason: Failed, Status: status}
-	}
-	return Result{Reason: Completed, Status: status}
-}
-
-// warn logs the acts that an operator should look at: the open ones that no later attempt clears up, and
-// the done ones that this run has not asked for before READY. A release may have renamed one of these, so
-// that this run has done it again under its new name.
-func (a *attempt) warn(ctx context.Context, r Result) {
-	acts := a.hold.Doc().Acts
-	open := acts.Open()
-	switch {
-	case r.Reason == Completed || r.Reason == Failed:
-		a.logOpenActs(ctx, len(open), open)
-	case r.Reason == Retry && a.runner.RetryUncertain: // an earlier call's, which this one could not clear up
-		open = slices.DeleteFunc(open, func(name string) bool { return acts[name].Token == a.acq.Grant.Token })
-		a.logOpenActs(ctx, len(open), open)
-	case r.Reason == LockLost && r.Status != "": // it was cancelled, for example
-		a.logOpenActs(ctx, len(open), nil)
-	}
-	if r.Reason == Completed && a.reports != nil && len(a.reports.skipped) > 0 {
-		a.runner.Log.WarnContext(ctx, "acts of an earlier attempt were not asked for",
-			"analysis_id", a.id, "lock_token", a.acq.Grant.Token, "effects", a.reports.skipped)
-	}
-}
-
-// UncertainMessage is the message of the ERROR line about open acts, which an alert counts.
-const UncertainMessage = "an act is uncertain"
-
-// logOpenActs logs an ERROR, which an alert counts, when finished work has side effects that nobody
-// has confirmed: count of them. Their names may be unknown.
-func (a *attempt) logOpenActs(ctx context.Context, count int, names []string) {
-	if count == 0 {
-		return
-	}
-	log := a.runner.Log
-	if names != nil {
-		var tokens []int64 // of the attempts that began them, which resolve takes
-		for _, name := range names {
-			tokens = append(tokens, a.hold.Doc().Acts[name].Token)
-		}
-		log = log.With("effects", names, "effect_tokens", tokens)
-	}
-	if a.runner.Names.Kind != "" {
-		log = log.With("kind", a.runner.Names.Kind)
-	}
-	a.runner.Telemetry.Record(ctx, telemetry.UncertainActs, float64(count))
-	log.ErrorContext(ctx, UncertainMessage, "analysis_id", a.id, "lock_token", a.acq.Grant.Token)
 }
 
 // leave makes room for the next large result.

@@ -183,6 +183,7 @@ func (r *recovery) rebook(ctx context.Context, read lease.Cell[analysislock.Anal
 	case errors.Is(err, analysislock.ErrUnrecordable):
 		r.Log.ErrorContext(ctx, "analysis FAILED: its document is full",
 			"analysis_id", orphan.ID, "code", analysislock.Unrecordable)
+		r.logOpenActs(ctx, orphan.ID, orphan.Lock.Token, orphan.OpenActs)
 	case errors.Is(err, lease.ErrRefused):
 		r.Log.WarnContext(ctx, "analysis not recovered: its document is full", "analysis_id", orphan.ID)
 	default:

@@ -3,13 +3,15 @@ package delivery
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/internal/taskqueue"
+	"taskguard/internal/testing/must"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )
 
@@ -60,5 +62,35 @@ func TestRecovery_Wake(t *testing.T) {
 	}
 	if q.booked[1] != q.booked[3] || q.booked[3] == q.booked[5] {
 		t.Errorf("%q, want another name at most once in five minutes", q.booked)
+	}
+}
+
+// fullOrphans are documents without room for a mark, which a call makes FAILED.
+type fullOrphans struct{ OrphanFinder }
+
+func (fullOrphans) MarkDue(context.Context, lease.Cell[analysislock.Analysis], func(time.Time) string) (string, error) {
+	return "", analysislock.ErrUnrecordable
+}
+
+// An analysis that becomes FAILED because its document is full may have an act that nobody has confirmed.
+func TestUnrecordable_OpenActs(t *testing.T) {
+	for name, fail := range map[string]func(r *Runner){
+		"by recovery": func(r *Runner) {
+			r.Queue, r.Orphans = &forgetful{}, fullOrphans{}
+			orphan := analysislock.Analysis{ID: "x", OpenActs: 1}
+			must.OK(t, (&recovery{Runner: r}).rebook(t.Context(), lease.Cell[analysislock.Analysis]{Doc: orphan}))
+		},
+		"by the delay of a suspect": func(r *Runner) {
+			a := &attempt{runner: r, id: "x", acq: analysislock.Acquisition{Uncertain: 1}}
+			a.skip(t.Context(), analysislock.ErrUnrecordable)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log strings.Builder
+			fail(&Runner{Log: slog.New(slog.NewTextHandler(&log, nil))})
+			if !strings.Contains(log.String(), `level=ERROR msg="`+UncertainMessage+`" analysis_id=x`) {
+				t.Errorf("nobody is told:\n%s", &log)
+			}
+		})
 	}
 }

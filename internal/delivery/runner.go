@@ -112,6 +112,19 @@ const (
 	CodeStalled          = "stalled"
 )
 
+// Codes returns every code that an error of a document can have, if no analyzer has named it.
+func Codes() []string {
+	return []string{
+		CodeFailed, CodePanicked, CodeInputUnavailable, CodeRunTimeout, CodeStalled,
+		orchestrator.CodeAnalyzerRejected, orchestrator.CodeInvalidInput, orchestrator.CodeInvalidOutput,
+		orchestrator.CodeResultInvalid, orchestrator.CodeResultTooLarge,
+		orchestrator.CodeActReused, orchestrator.CodeActNameInvalid, orchestrator.CodeActsFull,
+		orchestrator.CodeActInSelfTest, analysislock.ActUncertain, "effect_result_invalid",
+		analysislock.AttemptsExhausted, analysislock.RunTimeExhausted, analysislock.NotStarted,
+		analysislock.Cancelled, analysislock.Crashed, analysislock.Unrecordable,
+	}
+}
+
 // Defaults of variables of the environment.
 const (
 	DefaultRunTimeout         = 25 * time.Minute

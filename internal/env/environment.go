@@ -20,6 +20,7 @@ import (
 type Environment struct {
 	lookup   func(string) (string, bool)
 	problems []error
+	read     []string // names
 }
 
 // NewEnvironment returns an Environment that reads with lookup, such as os.LookupEnv.
@@ -67,9 +68,15 @@ func Named(name string, err error) error {
 	return err
 }
 
+// Lookup reads a variable as os.LookupEnv does.
+func (e *Environment) Lookup(name string) (string, bool) {
+	e.read = append(e.read, name)
+	return e.lookup(name)
+}
+
 // Text reads any text. def is the default.
 func (e *Environment) Text(name, def string) string {
-	if v, ok := e.lookup(name); ok && v != "" {
+	if v, ok := e.Lookup(name); ok && v != "" {
 		return v
 	}
 	return def

@@ -76,6 +76,36 @@ func TestEnvironment(t *testing.T) {
 	})
 }
 
+func TestMisspelt(t *testing.T) {
+	known := []string{"MAX_RUNS", "LOCK_TTL", "PORT", "OTEL_TRACES_SAMPLER", "DOCUMENT_LOCK_TTL"}
+	for name, want := range map[string]string{
+		"MAX_RUN": "MAX_RUNS", "max_runs": "MAX_RUNS", "LOCK_TLT": "LOCK_TTL", "DOCUMENT_LOCK_TT": "DOCUMENT_LOCK_TTL",
+		"MAX_RUNS": "", "POST": "", "OTEL_TRACE_SAMPLER": "", "DOCUMENT": "", "MAX_USERS": "",
+	} {
+		if got := Misspelt(name, known); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+// A log may be read by more people than an environment.
+func TestEnvironment_WarnOfMisspelt(t *testing.T) {
+	var log bytes.Buffer
+	e := environment("MAX_RUNS=3")
+	e.Text("MAX_RUNS", "")
+	e.Lookup("LOCK_TTL")
+	e.WarnOfMisspelt(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), []string{
+		"MAX_RUNS=3", "LOCK_TLL=s3cret", "RETRY_MIM=1s",
+	})
+	got := log.String()
+	if strings.Count(got, "\n") != 1 || !strings.Contains(got, "variable=LOCK_TLL meant=LOCK_TTL") {
+		t.Errorf("%s, want one warning, of LOCK_TLL", got)
+	}
+	if !strings.Contains(got, "level=WARN") || strings.Contains(got, "s3cret") {
+		t.Errorf("%s, want a warning without the value", got)
+	}
+}
+
 // Outside Cloud Run nobody checks the callers then.
 func TestTaskAuth_Warn(t *testing.T) {
 	for _, tc := range []struct {

@@ -3,6 +3,7 @@ package text
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -34,4 +35,40 @@ func Error(err error, implied ...error) string {
 		s = strings.ReplaceAll(s, sentinel.Error()+": ", "")
 	}
 	return packages.ReplaceAllString(s, "$1")
+}
+
+// Nearest returns the words for which value was probably meant, nearest first: words that begin with it, then words
+// that differ in one letter, then in two. Upper and lower case are the same.
+func Nearest(value string, words []string) (nearest []string) {
+	value = strings.ToLower(value)
+	for most := range 3 {
+		for _, word := range words {
+			lower := strings.ToLower(word)
+			near := strings.HasPrefix(lower, value) || edits(value, lower) <= most
+			if near && !slices.Contains(nearest, word) {
+				nearest = append(nearest, word)
+			}
+		}
+	}
+	return nearest
+}
+
+// edits returns how many letters must be added, removed or replaced to make b of a, which is Levenshtein's distance.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1) // the distances of the beginnings of b to the beginning of a so far
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0]
+		row[0]++
+		for j := range len(b) {
+			n := before
+			if a[i] != b[j] {
+				n = 1 + min(before, row[j], row[j+1])
+			}
+			before, row[j+1] = row[j+1], n
+		}
+	}
+	return row[len(b)]
 }

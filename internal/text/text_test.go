@@ -1,6 +1,7 @@
 package text_test
 
 import (
+	"slices"
 	"testing"
 
 	"taskguard/internal/text"
@@ -32,5 +33,22 @@ func TestATextIsCutBetweenRunes(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+func TestNearest(t *testing.T) {
+	words := []string{"submit", "status", "restore", "resolve", "recover", "LOCK_TTL"}
+	for value, want := range map[string][]string{
+		"re":        {"restore", "resolve", "recover"},
+		"resore":    {"restore", "resolve"},
+		"recove":    {"recover", "resolve"},
+		"statsu":    {"status"},
+		"ubmitt":    {"submit"},
+		"xyzstatus": nil,
+		"lock_tlt":  {"LOCK_TTL"},
+	} {
+		if got := text.Nearest(value, words); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", value, got, want)
+		}
 	}
 }

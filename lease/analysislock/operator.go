@@ -159,6 +159,20 @@ func (l *Locks) Cancel(ctx context.Context, id, who string, seen *Seen) (Analysi
 func (l *Locks) edit(ctx context.Context, id string, want lease.Want, seen *Seen,
 	change func(d *Analysis, now time.Time) error, landed func(before, after Analysis) bool,
 ) (latest Analysis, err error) {
+	// With seen, only this change counts as made. Without it, so does the same one by another program.
+	return l.editOwn(ctx, id, want, seen != nil, func(d *Analysis, now time.Time) error {
+		if seen != nil && *seen != (Seen{d.Status, d.Lock.Grant()}) {
+			return fmt.Errorf("%w: %q has changed since it was read", lease.ErrConflict, id)
+		}
+		return change(d, now)
+	}, landed)
+}
+
+// editOwn is edit of whatever state. With own, the same change by another program counts as made only if this
+// one may have been.
+func (l *Locks) editOwn(ctx context.Context, id string, want lease.Want, own bool,
+	change func(d *Analysis, now time.Time) error, landed func(before, after Analysis) bool,
+) (latest Analysis, err error) {
 	if err := CheckID(id); err != nil {
 		return Analysis{}, err
 	}
@@ -174,19 +188,14 @@ func (l *Locks) edit(ctx context.Context, id string, want lease.Want, seen *Seen
 		if !c.Exists {
 			return c.Doc, fmt.Errorf("%w: %q", lease.ErrNotFound, id)
 		}
-		if seen != nil && *seen != (Seen{c.Doc.Status, c.Doc.Lock.Grant()}) {
-			return c.Doc, fmt.Errorf("%w: %q has changed since it was read", lease.ErrConflict, id)
-		}
 		next := c.Doc
 		err := change(&next, c.At)
 		return next, err
 	}
 
 	_, err = lease.Edit(ctx, l.store, id, lease.Write[Analysis]{
-		Want: want, Decide: decide,
+		Want: want, Decide: decide, Unmarked: own,
 		Landed: func(c lease.Cell[Analysis]) bool { return c.Exists && landed(*first, c.Doc) },
-		// With seen, only this change counts as made. Without it, so does the same one by another program.
-		Unmarked: seen != nil,
 	})
 	return latest, err
 }

@@ -36,26 +36,22 @@ func (d *Analysis) start(now time.Time, by string, limit int) error {
 // Start starts the run of an analysis elsewhere by begin. Before that, one commit counts the start: so
 // recovery does not book another within one TTL, and runs that die before they take the lock are not started
 // for ever. After MaxAttempts such starts the analysis becomes FAILED with NotStarted, by that owner. If begin
-// fails, its start is not counted.
+// fails, its start is not counted. Two deliveries at once may both begin a run; each start is counted.
 //
 // The Acquisition has no Reason if begin has succeeded. Otherwise it is a skip, as of AcquireAnalysisLock, or
-// its Reason is NotStarted. It returns the error of begin, lease.ErrConflict if another delivery has
-// started the analysis at the same time, and the errors of AcquireAnalysisLock. After an error nothing is started.
+// its Reason is NotStarted. It returns the error of begin, and the errors of AcquireAnalysisLock. After an error
+// nothing is started.
 func (l *Locks) Start(ctx context.Context, id, owner string, begin func(context.Context) error,
 ) (Acquisition, error) {
-	starts := -1 // before this one
 	exhausted := false
-	d, err := l.edit(ctx, id, lease.OnlyLease, nil, func(d *Analysis, now time.Time) error {
-		if starts >= 0 && d.Starts != starts {
-			return fmt.Errorf("%w: another run of %q was started", lease.ErrConflict, id)
-		}
-		starts = d.Starts
+	count := func(d *Analysis, now time.Time) error {
 		err := d.start(now, owner, l.records.Policy().MaxAttempts)
 		if exhausted = errors.Is(err, lease.ErrExhausted); exhausted {
 			return nil // FAILED is written
 		}
 		return err
-	}, func(before, after Analysis) bool {
+	}
+	d, err := l.editOwn(ctx, id, lease.OnlyLease, true, count, func(before, after Analysis) bool {
 		return after.Starts > before.Starts || after.failedWith(NotStarted)
 	})
 
@@ -68,11 +64,14 @@ func (l *Locks) Start(ctx context.Context, id, owner string, begin func(context.
 			Grant: lease.Grant{Owner: owner, Token: d.Lock.Token + 1},
 		}, nil
 	}
+
 	if err := begin(ctx); err != nil {
-		_, _ = l.edit(context.WithoutCancel(ctx), id, lease.OnlyLease, nil, func(d *Analysis, _ time.Time) error {
-			d.Starts = min(d.Starts, starts)
+		uncount := func(d *Analysis, _ time.Time) error {
+			d.Starts = max(d.Starts-1, 0) // a run that has taken the lock has reset it
 			return nil
-		}, func(_, after Analysis) bool { return after.Starts <= starts })
+		}
+		_, _ = l.editOwn(context.WithoutCancel(ctx), id, lease.OnlyLease, true, uncount,
+			func(before, after Analysis) bool { return after.Starts < before.Starts })
 		return Acquisition{}, err
 	}
 	return Acquisition{Status: d.Status}, nil

@@ -8,6 +8,7 @@ import (
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
+	"taskguard/lease/leasetest"
 )
 
 // start starts the run of x elsewhere, by begin.
@@ -65,5 +66,45 @@ func TestStart(t *testing.T) {
 		same(w, next, acq.ExpiresAt)
 		same(w, time.Minute, acq.Remaining)
 		same(w, 0, w.doc().Starts)
+	})
+
+	inBubble(t, "two deliveries at once both begin, and both are counted", func(w *fixture) {
+		w.overtake(func(rival *analysislock.Locks) {
+			_, err := rival.Start(w.Context(), "x", "w/rival", begins)
+			w.check(err)
+		})
+		same(w, "", w.start(begins).Reason)
+		same(w, 2, w.doc().Starts)
+	})
+
+	inBubble(t, "the run that was started takes the lock meanwhile", func(w *fixture) {
+		w.start(begins)
+		time.Sleep(lease.DefaultTTL + time.Minute)
+		w.overtake(func(rival *analysislock.Locks) {
+			_, err := rival.AcquireAnalysisLock(w.Context(), "x", "w/run", 0, options{})
+			w.check(err)
+		})
+		same(w, analysislock.Locked, w.start(fails).Reason)
+	})
+
+	inBubble(t, "a begin that fails does not uncount the start of another delivery", func(w *fixture) {
+		_, err := w.locks.Start(w.Context(), "x", "w/1", func(context.Context) error {
+			w.start(begins)
+			return errBegin
+		})
+		wantErr(w, err, errBegin)
+		same(w, 1, w.doc().Starts)
+	})
+}
+
+// overtake lets another worker change x between the next reading and its write.
+func (w *fixture) overtake(change func(rival *analysislock.Locks)) {
+	w.Helper()
+	rival := w.locks
+	w.faulty().SetPlan(func(c leasetest.Call) leasetest.Fault {
+		if c.Op == leasetest.Swap && c.N == 1 {
+			change(rival)
+		}
+		return leasetest.None
 	})
 }

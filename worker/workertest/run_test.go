@@ -136,7 +136,7 @@ func TestRun_Key(t *testing.T) {
 			}
 			return 2
 		}
-		Run(t, keyed(paused), customer, Options{})
+		Run(t, keyed(paused), customer, Options{Schedules: 1})
 	})
 	t.Run("a key that stays paused is reported", func(t *testing.T) {
 		checkFound(t, deliveries(keyed(func() int { return 0 }), customer), Options{}, " | parked behind its key")

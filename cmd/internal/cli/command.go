@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -94,9 +93,6 @@ func misspelt(cmd *cobra.Command) bool {
 	return !cmd.HasParent() && cmd.Flags().Changed("help") && cmd.Flags().NArg() > 0
 }
 
-// nearEnough is the number of letters in which a misspelt word may differ, as in cobra's own suggestions.
-const nearEnough = 2
-
 // Root returns the tree of commands.
 func Root(commands []Command, lookup Lookup) *cobra.Command {
 	root := &cobra.Command{
@@ -136,7 +132,7 @@ func noCommand(root *cobra.Command, name string) UsageError {
 	for _, cmd := range root.Commands() {
 		known = append(known, cmd.Name())
 	}
-	return UsageError(fmt.Sprintf("no command %q", name) + didYouMean("", Suggestions(name, known)))
+	return UsageError(fmt.Sprintf("no command %q", name) + didYouMean("", text.Nearest(name, known)))
 }
 
 func didYouMean(dashes string, suggestions []string) string {
@@ -144,34 +140,6 @@ func didYouMean(dashes string, suggestions []string) string {
 		return ""
 	}
 	return "; did you mean " + dashes + suggestions[0] + "?"
-}
-
-// Suggestions returns the words for which value was probably meant, nearest first: words that begin with it,
-// then words that differ in one letter, then in two.
-func Suggestions(value string, words []string) []string {
-	known := &cobra.Command{}
-	for _, word := range words {
-		known.AddCommand(&cobra.Command{Use: word, Run: func(*cobra.Command, []string) {}})
-	}
-	var nearest []string
-	for known.SuggestionsMinimumDistance = 0; known.SuggestionsMinimumDistance <= nearEnough; known.SuggestionsMinimumDistance++ {
-		for _, word := range known.SuggestionsFor(value) {
-			if !slices.Contains(nearest, word) {
-				nearest = append(nearest, word)
-			}
-		}
-	}
-	return nearest
-}
-
-// Misspelt returns the variable for which name was probably meant, or "".
-func Misspelt(name string, variables []string) string {
-	for _, variable := range Suggestions(name, variables) {
-		if len(variable) <= len(name)+nearEnough { // the beginning of a name may be another program's variable
-			return variable
-		}
-	}
-	return ""
 }
 
 // FlagError returns the UsageError for an error of cmd's flags.
@@ -201,7 +169,7 @@ func unknownFlag(cmd *cobra.Command, err *pflag.NotExistError) UsageError {
 	var known []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
 
-	problem := "unknown flag " + dashes + name + didYouMean("--", Suggestions(name, known))
+	problem := "unknown flag " + dashes + name + didYouMean("--", text.Nearest(name, known))
 	if !cmd.HasParent() {
 		problem += "; flags follow the command"
 	}
@@ -229,7 +197,7 @@ func Report(ctx context.Context, w io.Writer, name string, err error) int {
 	if err == nil {
 		return ExitDone
 	}
-	prefix, help := strings.TrimSpace("taskguard "+name), strings.TrimSpace("taskguard help "+name)
+	prefix, help := strings.TrimSpace("taskguard "+name), strings.TrimSpace(Program()+" help "+name)
 	var coded ExitError
 	say := func(format string, args ...any) {
 		Print(w, "%s\n", fold(fmt.Sprintf(format, args...), columns(w, os.LookupEnv)))

@@ -41,7 +41,7 @@ func Check(e *env.Environment) error {
 func needProject(e *env.Environment, f env.Firestore) {
 	want := "must be set"
 	if f.Emulator == "" {
-		want += "; to try taskguard here, start `taskguard local`, and run the exports it prints"
+		want += "; to try taskguard here, start `" + Program() + " local`, and run the exports it prints"
 	}
 	e.Refuse(f.Project == "", "GOOGLE_CLOUD_PROJECT", "%s", want)
 	e.EmulateFirestoreToo()
@@ -80,6 +80,9 @@ func (p Place) Flag() string {
 	}
 	return " --kind " + p.Name
 }
+
+// Command returns the command name for the kind, as one types it.
+func (p Place) Command(name string) string { return Program() + " " + name + p.Flag() }
 
 // Rooms opens the document locks, which may be in another database than the analyses.
 func (c *Call) Rooms(ctx context.Context) (*repo.Rooms, env.Firestore, error) {

@@ -150,9 +150,9 @@ func ParseStatus(f worker.Fields, text string) (string, error) {
 func unknown(noun, value string, words []string) UsageError {
 	last := len(words) - 1
 	want := strings.TrimPrefix(strings.Join(words[:last], ", ")+" or "+words[last], " or ")
-	text := fmt.Sprintf("unknown %s %q: want %s", noun, value, want)
-	if all := Suggestions(value, words); len(all) > 0 {
-		text += " (did you mean " + all[0] + "?)"
+	problem := fmt.Sprintf("unknown %s %q: want %s", noun, value, want)
+	if all := text.Nearest(value, words); len(all) > 0 {
+		problem += " (did you mean " + all[0] + "?)"
 	}
-	return UsageError(text)
+	return UsageError(problem)
 }

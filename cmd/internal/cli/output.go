@@ -146,6 +146,18 @@ func Exports(vars map[string]string) string {
 	return text
 }
 
+// Program returns what starts this program again, for a command that a message names: the path that was typed, or the
+// name that the shell finds.
+func Program() string {
+	switch typed := os.Args[0]; {
+	case strings.Contains(typed, "go-build"): // go run deletes the directory in which it has built this program
+		return "go run ./cmd/taskguard"
+	case strings.Contains(typed, "/"):
+		return Quote(typed)
+	}
+	return "taskguard"
+}
+
 // plainWord matches words that a shell does not change.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+,-]+$`)
 

@@ -67,13 +67,33 @@ func TestExports(t *testing.T) {
 	}
 }
 
+// startedAs makes name the one by which this program was started.
+func startedAs(t *testing.T, name string) {
+	before := os.Args[0]
+	t.Cleanup(func() { os.Args[0] = before })
+	os.Args[0] = name
+}
+
+func TestProgram(t *testing.T) {
+	for typed, want := range map[string]string{
+		"taskguard": "taskguard", "bin/taskguard": "bin/taskguard", "/my tools/taskguard": "'/my tools/taskguard'",
+		"/tmp/go-build1/exe/taskguard": "go run ./cmd/taskguard",
+	} {
+		startedAs(t, typed)
+		if got := Program(); got != want {
+			t.Errorf("started as %s: %s, want %s", typed, got, want)
+		}
+	}
+}
+
 // In the wrapped messages | is the end of a line. No command is broken.
 func TestFold(t *testing.T) {
+	startedAs(t, "bin/taskguard")
 	for _, want := range []string{
 		"taskguard status: short",
 		"taskguard status: reading|  demo-taskguard / (default) /|  x",
-		"taskguard status: unknown|  flag --x|  (see: taskguard help status)",
-		"taskguard requeue:|  taskguard requeue --status QUEUED --since 1h enqueues them",
+		"taskguard status: unknown|  flag --x|  (see: bin/taskguard help status)",
+		"taskguard requeue:|  bin/taskguard requeue --status QUEUED --since 1h enqueues them",
 		"taskguard run: it failed\n  File \"a.py\", line 1234567, in f\nKeyError",
 	} {
 		message := strings.ReplaceAll(want, "|  ", " ")

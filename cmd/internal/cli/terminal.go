@@ -26,16 +26,14 @@ func columns(w io.Writer, lookup Lookup) int {
 	return width(w, lookup)
 }
 
-// quotedCommand matches the beginning of a command in a message.
-var quotedCommand = regexp.MustCompile(` (?:\(see: )?taskguard [a-z]`)
-
-// fold breaks the long lines of a message at a terminal's columns; 0: it does not. It breaks no line after the name
-// taskguard of a command: who pastes half of a command would change more than all of it does.
+// fold breaks the long lines of a message at a terminal's columns; 0: it does not. It breaks no line after the
+// beginning of a command: who pastes half of a command would change more than all of it does.
 func fold(message string, columns int) string {
 	if columns <= 0 {
 		return message
 	}
 	const indent = 2
+	quotedCommand := regexp.MustCompile(` (?:\(see: )?` + regexp.QuoteMeta(Program()) + ` [a-z]`)
 	lines := strings.Split(message, "\n")
 	for i, line := range lines {
 		if len([]rune(line)) <= columns || strings.HasPrefix(line, " ") && i > 0 { // or code in a traceback

@@ -22,6 +22,9 @@ const (
 	maxSelectedForm = 2 << 20 // bytes: an id has up to 1,500, and five times as many in a form, escaped twice
 )
 
+// MaxSelected returns how many analyses may be selected, for the script.
+func (p *listPage) MaxSelected() int { return maxSelected }
+
 // pick is an analysis that the operator has selected.
 type pick struct {
 	row

@@ -105,6 +105,7 @@ func TestSelected(t *testing.T) {
 	})
 	t.Run("a form has some ids, at most 200, and what was seen of each", func(t *testing.T) {
 		s, h := writable(t, several())
+		has(t, get(t, s, "/").Body.String(), `data-most="200"`) // the script says it before
 		good := hidden(t, post(t, s, "/selected/requeue", chosen("queued")).Body.String()).Encode()
 		large, longest := chosen(), chosen()
 		for i := range 201 {

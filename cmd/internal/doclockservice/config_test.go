@@ -39,7 +39,8 @@ func TestDoclockConfig(t *testing.T) {
 		want := Config{
 			Process: got.Process, Tasks: got.Tasks, Secret: got.Secret, Sessions: "cookie", Collection: "documentLocks",
 			TTL: 30 * time.Second, Sweep: time.Minute, Locks: 100, Sockets: 100,
-			Pusher: server.Pusher{Channel: "documents.{room}"},
+			Pusher:    server.Pusher{Channel: "documents.{room}"},
+			variables: got.variables,
 		}
 		if !reflect.DeepEqual(got, want) || got.Port != 8080 {
 			t.Errorf("%+v, want %+v", got, want)

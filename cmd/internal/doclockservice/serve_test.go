@@ -193,6 +193,7 @@ func TestMain_Exit(t *testing.T) {
 		}
 	}
 
+	t.Setenv("DOCUMENT_LOCK_TLT", "30s")
 	project := embedded(t)
 	i := &instance{log: &emulatortest.Log{}}
 	exited := make(chan string, 1)
@@ -208,5 +209,7 @@ func TestMain_Exit(t *testing.T) {
 	}
 	if log := i.log.String(); !strings.Contains(log, `"severity":"INFO"`) || strings.Contains(log, "0123456789abcdef") {
 		t.Errorf("not Cloud Logging's, or with the secret: %s", log)
+	} else if !strings.Contains(log, "DOCUMENT_LOCK_TLT") {
+		t.Errorf("no warning of the misspelt variable: %s", log)
 	}
 }

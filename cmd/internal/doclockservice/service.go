@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"regexp"
 	"time"
 
@@ -65,6 +66,7 @@ func assemble(ctx context.Context, cfg Config, rooms *repo.Rooms, log *slog.Logg
 	}
 
 	cfg.Tasks.Warn(ctx, log)
+	cfg.variables.WarnOfMisspelt(ctx, log, os.Environ())
 	if cfg.Tasks.Mode == "oidc" {
 		cfg.Tasks.Token.Log = log
 		if o.Tasks, err = taskauth.New(cfg.Tasks.Token); err != nil {
@@ -141,6 +143,8 @@ type Config struct {
 	Locks      int              // the limit for one session
 	Sockets    int              // the limit for one session
 	Tasks      env.TaskAuth     // who may call POST /internal/sweep
+
+	variables *env.Environment
 }
 
 // ParseConfig reads the environment through lookup. Its error has one line for each
@@ -170,6 +174,7 @@ func ParseConfig(lookup func(string) (string, bool)) (Config, error) {
 	c.Tasks = e.TaskAuth(c.Emulator, fallback, c.Sessions == authOIDC)
 	c.sessions(e)
 	c.browsers(e)
+	c.variables = e
 	return c, e.Err()
 }
 

@@ -430,6 +430,7 @@ func TestFinding_Fix(t *testing.T) {
 		"Set LOCK_TTL to at least 15s":            set("LOCK_TTL=12s", "LOCK_HEARTBEAT="),
 		"--update-secrets=API_KEY=SECRET:NUMBER)": set("API_KEY=0123456789"),
 		"Correct LOCK_TTL, LOCK_HEARTBEAT (":      set("LOCK_TTL=1s"),
+		"Correct it to MAX_RUNS, or remove it":    set("MAX_RUN=3"),
 
 		"composite create --database='(default)' --collection-group=analyses --field-config=" + fields: noIndex,
 	} {

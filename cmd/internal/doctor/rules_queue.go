@@ -18,6 +18,7 @@ import (
 	cloudtasks "google.golang.org/api/cloudtasks/v2"
 	"google.golang.org/grpc/codes"
 
+	"taskguard/cmd/internal/cli"
 	"taskguard/worker"
 )
 
@@ -183,9 +184,10 @@ func (d *diagnosis) checkTasks() {
 		t := append(faulty, Task{})[0]
 		d.rule(Problem, fault.rule, len(faulty) > 0,
 			"%d of %d tasks %s. One is %s, to %s, with the audience %q, the deadline %v and the last answer %v.\n"+
-				"Correct %s where they are created. Then enqueue each unfinished one again (taskguard requeue ID; "+
+				"Correct %s where they are created. Then enqueue each unfinished one again (%s requeue ID; "+
 				"recovery finds only QUEUED and PROCESSING), and delete the tasks (gcloud tasks delete).",
-			len(faulty), len(d.Tasks), fault.problem, t.Name, t.URL, t.Audience, t.Deadline, t.Last, fault.fix)
+			len(faulty), len(d.Tasks), fault.problem, t.Name, t.URL, t.Audience, t.Deadline, t.Last, fault.fix,
+			cli.Program())
 	}
 }
 

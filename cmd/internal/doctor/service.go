@@ -13,7 +13,7 @@ import (
 
 	run "google.golang.org/api/run/v1"
 
-	"taskguard/cmd/internal/cli"
+	"taskguard/internal/env"
 )
 
 // serviceFile reads a service as `gcloud run services replace` takes it, or as
@@ -288,9 +288,7 @@ func (d *diagnosis) checkEnvironment(s service) {
 	}
 
 	analyzerMayRead := s.custom || s.value("ANALYZER_ENV") != ""
-	known := slices.DeleteFunc(slices.Collect(maps.Keys(read)), func(name string) bool {
-		return len(name) < len("LOCK_TTL") || strings.HasPrefix(name, "OTEL_")
-	})
+	known := slices.Sorted(maps.Keys(read))
 	program, runs := d.config.Analyzer.(interface{ Withheld([]string) []string })
 	runs = runs && s.settings == WorkerSettings && !s.custom
 	for _, name := range slices.Sorted(maps.Keys(s.Environment)) {
@@ -299,9 +297,15 @@ func (d *diagnosis) checkEnvironment(s service) {
 			"%s does not read the secret %s, and the program of ANALYZER does not get it.\n"+
 				"Name it in ANALYZER_ENV, or remove it (--remove-secrets=%[2]s).", s.title, name)
 		word, _, _ := strings.Cut(strings.ToUpper(name), "_")
-		d.rule(adviceIf(analyzerMayRead), "unknown-variable", !read[name] && (words[word] || cli.Misspelt(name, known) != ""),
+		meant := env.Misspelt(name, known)
+		better := "the name"
+		if meant != "" {
+			better = "it to " + meant
+		}
+		d.rule(adviceIf(analyzerMayRead), "unknown-variable", !read[name] && (words[word] || meant != ""),
 			"%s does not read the variable %s: its name may be misspelled.\n"+
-				"Correct the name, or remove it unless the analyzer reads it (--remove-env-vars=%[2]s).", s.title, name)
+				"Correct %s, or remove it unless the analyzer reads it (--remove-env-vars=%[2]s).",
+			s.title, name, better)
 	}
 }
 

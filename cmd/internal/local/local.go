@@ -11,8 +11,8 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -185,11 +185,7 @@ func (l *local) showRecord(w *process, r *record) {
 // suits cmd/worker too.
 func (l *local) variables() map[string]string {
 	vars := l.clientVariables()
-	names := []string{
-		"ANALYSES_COLLECTION", "CONCURRENCY_KEY", "CONCURRENCY_LIMIT", "LOCK_TTL", "MAX_ATTEMPTS", "RUN_TIMEOUT",
-		"KEEP_FINISHED", "DOCUMENT_LOCKS_COLLECTION",
-	}
-	maps.Copy(vars, l.given(names))
+	maps.Copy(vars, l.given(append(slices.Clone(settings), "DOCUMENT_LOCKS_COLLECTION")))
 	return vars
 }
 
@@ -339,10 +335,7 @@ func (l *local) printHead() error {
 		return l.c.PrintJSON(head)
 	}
 
-	self, input := cli.Quote(os.Args[0]), "JSON"
-	if strings.Contains(self, "go-build") { // go run deletes the directory in which it has built this program
-		self = "go run ./cmd/taskguard"
-	}
+	self, input := cli.Program(), "JSON"
 	if l.c.Value("ANALYZER") == "" { // builtin:document
 		input = `'{"text": "one two two"}'`
 	}

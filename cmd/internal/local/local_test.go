@@ -268,17 +268,14 @@ func TestLocal_Recovery(t *testing.T) {
 
 func TestLocal_Head(t *testing.T) {
 	defer func(program string) { os.Args[0] = program }(os.Args[0])
-	for program, tc := range map[string]struct{ analyzer, submit string }{
-		"/go-build1/exe/taskguard": {"", `  go run ./cmd/taskguard submit --input '{"text": "one two two"}' --wait`},
-		"/my tools/taskguard":      {"exec:x", `  '/my tools/taskguard' submit --input JSON --wait`},
-		"taskguard":                {"exec:x", `  taskguard submit --input JSON --wait`},
-	} {
-		os.Args[0] = program
+	os.Args[0] = "bin/taskguard"
+	for spec, input := range map[string]string{"": `'{"text": "one two two"}'`, "exec:x": "JSON"} {
 		var out strings.Builder
 		c := callTo(&out)
-		c.Lookup = analyzer(tc.analyzer)
+		c.Lookup = analyzer(spec)
 		must.OK(t, (&local{c: c, documents: true, locks: "http://h:4/", console: "http://h:5/"}).printHead())
-		for _, want := range []string{tc.submit + "\n", "http://h:4/", "http://h:5/", "\nexport TASK_QUEUE="} {
+		submit := "  bin/taskguard submit --input " + input + " --wait\n"
+		for _, want := range []string{submit, "http://h:4/", "http://h:5/", "\nexport TASK_QUEUE="} {
 			if !strings.Contains(out.String(), want) {
 				t.Errorf("%s lacks %s", &out, want)
 			}
@@ -286,7 +283,6 @@ func TestLocal_Head(t *testing.T) {
 	}
 
 	// The tutorial shows it without the document lock.
-	os.Args[0] = "bin/taskguard"
 	var out strings.Builder
 	c := callTo(&out)
 	c.Lookup = analyzer("exec:python3 count.py")
@@ -348,5 +344,23 @@ func TestLocal_AnalyzerWarning(t *testing.T) {
 	}
 	if len(asked) != 1 || asked[0] != "HEAD /" {
 		t.Errorf("%q; want only the root asked, since the analyzer's path may begin work", asked)
+	}
+}
+
+// Otherwise the console and the commands would judge by other limits than the workers: with a LOCK_HEARTBEAT of 10 s,
+// they would show a dead worker as running for 130 s instead of 40 s.
+func TestVariables(t *testing.T) {
+	given := map[string]string{}
+	for _, name := range passedOn {
+		given[name] = "x"
+	}
+	got := (&local{c: &cli.Call{Lookup: lookup(given)}}).variables()
+	for _, name := range settings {
+		if got[name] != "x" {
+			t.Errorf("the programs do not get %s", name)
+		}
+	}
+	if got["ANALYZER"] != "" {
+		t.Error("they get the analyzer")
 	}
 }

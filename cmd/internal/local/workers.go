@@ -24,6 +24,7 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/workerservice"
 	"taskguard/emulator/cloudtasks"
+	"taskguard/internal/env"
 	"taskguard/lease/iso8601"
 )
 
@@ -74,20 +75,23 @@ func (c *workerCloud) clientVariables() map[string]string {
 	}
 }
 
-// passedOn are variables that local passes on to its workers.
-var passedOn = []string{
-	"ANALYSES_COLLECTION", "ANALYZER", "ANALYZER_ENV", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS",
-	"MAX_RUNS", "RUN_TIMEOUT", "CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX",
-	"CONCURRENCY_KEY", "CONCURRENCY_LIMIT", "CONCURRENCY_RETRY", "KEEP_FINISHED", "LOG_LEVEL",
+// settings are variables of the work, which programs in another terminal need too.
+var settings = []string{
+	"ANALYSES_COLLECTION", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT", "CHECKPOINT_INTERVAL",
+	"STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX", "CONCURRENCY_KEY", "CONCURRENCY_LIMIT",
+	"CONCURRENCY_RETRY", "KEEP_FINISHED",
 }
+
+// passedOn are variables that local passes on to its workers.
+var passedOn = slices.Concat(settings, []string{"ANALYZER", "ANALYZER_ENV", "ANALYZER_OUTPUT", "LOG_LEVEL"})
 
 // warnOfMisspelt reports variables whose names are similar to a name that local reads.
 func warnOfMisspelt(c *cli.Call) {
 	variables := slices.Concat(passedOn, lockVariables)
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
-		if known := cli.Misspelt(name, variables); known != "" && !slices.Contains(variables, name) {
-			c.Notice("the variable %s is not read: did you mean %s?", name, known)
+		if meant := env.Misspelt(name, variables); meant != "" {
+			c.Notice("the variable %s is not read: did you mean %s?", name, meant)
 		}
 	}
 }
@@ -117,11 +121,11 @@ func (c *workerCloud) workerEnvironment(overrides map[string]string) ([]string, 
 		return nil, cli.EnvironmentError{Err: err}
 	}
 
-	env := os.Environ()
+	all := os.Environ()
 	for name, value := range vars {
-		env = append(env, name+"="+value) // the last value of a name counts
+		all = append(all, name+"="+value) // the last value of a name counts
 	}
-	return env, nil
+	return all, nil
 }
 
 // lookup returns a Lookup of vars.

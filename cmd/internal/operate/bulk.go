@@ -22,6 +22,7 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/printable"
+	"taskguard/internal/delivery"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
@@ -88,8 +89,8 @@ func (b *bulk) run(ctx context.Context, c *cli.Call, cl *Client, verb console.Ve
 	}
 	again := iso8601.Format(limit)
 	if t.notBooked {
-		c.Notice("taskguard requeue%s --status QUEUED --since %s enqueues them now; "+
-			"recovery does after one TTL", cl.place.Flag(), again)
+		c.Notice("%s --status QUEUED --since %s enqueues them now; "+
+			"recovery does after one TTL", cl.place.Command("requeue"), again)
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -279,6 +280,7 @@ func (f *filter) declare(cmd *cobra.Command, lookup cli.Lookup) {
 	cli.Complete(cmd, "status", lookup, (*cli.Call).Statuses)
 	flags.StringVar(&f.code, "code", "",
 		"filter: with this `CODE` of the error, or of the last attempt's if it is the cause")
+	cli.Complete(cmd, "code", lookup, func(*cli.Call) []string { return delivery.Codes() })
 	flags.StringVar(&f.message, "message", "",
 		"filter: with this `TEXT` in the message of that error")
 	usage := map[string]string{

@@ -163,7 +163,7 @@ func (cl *Client) changeOne(ctx context.Context, c *cli.Call, request console.Ch
 	done, err := cl.change(ctx, request, log)
 	switch {
 	case errors.Is(err, console.ErrNotBooked) && request.Verb == console.Resolve: // again it would be refused
-		return fmt.Errorf("%w; taskguard requeue%s %s enqueues it", err, cl.place.Flag(), printable.Line(request.ID))
+		return fmt.Errorf("%w; %s %s enqueues it", err, cl.place.Command("requeue"), printable.Line(request.ID))
 	case errors.Is(err, console.ErrNotBooked):
 		return fmt.Errorf("%w; repeat the command", err)
 	case err != nil:
@@ -366,17 +366,19 @@ func (cl *Client) resolve(ctx context.Context, c *cli.Call, request console.Chan
 	return cl.changeOne(ctx, c, request, c.Log())
 }
 
-// printActs prints the acts that names returns of each analysis, a row each.
+// printActs prints the acts that names returns of each analysis, a row each. status ID shows their times and tokens.
 func (cl *Client) printActs(c *cli.Call, all []analysislock.Analysis, names func(analysislock.Acts) []string) {
-	const row = "%-36s  %-16s  %-24s  %-7v  %-7s  %s\n"
-	cli.Print(c.Out, row, "ID", "ACT", "SINCE", "TOKEN", "STATE", "KEY")
+	rows := table{{"ID", "ACT", "SINCE", "STATE", "KEY"}}
 	for i := range all {
-		for _, name := range names(all[i].Acts) {
-			act := all[i].Acts[name]
-			cli.Print(c.Out, row, printable.Line(all[i].ID), printable.Line(name), iso8601.Format(act.At), act.Token,
-				act.State, cl.ActKey(all[i].ID, name))
+		a := &all[i]
+		for _, name := range names(a.Acts) {
+			act := a.Acts[name]
+			rows = append(rows, []string{
+				printable.Line(a.ID), printable.Line(name), ago(a, act.At), act.State, cl.ActKey(a.ID, name),
+			})
 		}
 	}
+	rows.fold(cmp.Or(c.Columns(), widest)).print(c, "", 0)
 }
 
 // actText describes an act for people.

@@ -146,15 +146,15 @@ func (cl *Client) explain(id string, err error) error {
 	case errors.Is(err, lease.ErrFinished):
 		return fmt.Errorf("%q is finished: there is nothing to cancel", id)
 	case errors.Is(err, analysislock.ErrUncertain):
-		return fmt.Errorf("%q has an act that may have been done: taskguard status%s %s shows it, resolve answers it",
-			id, place.Flag(), printable.Line(id))
+		return fmt.Errorf("%q has an act that may have been done: %s %s shows it, resolve answers it",
+			id, place.Command("status"), printable.Line(id))
 	case errors.Is(err, analysislock.ErrNotUncertain):
 		return fmt.Errorf("%q has no uncertain act of that name: perhaps it was answered before", id)
 	case errors.Is(err, analysislock.ErrAllActs):
 		return fmt.Errorf(`"*" stands for all acts of %q, because their records were overwritten: look each of them up; `+
 			"if none was done, answer --not-done; else complete the work by hand", id)
 	case errors.Is(err, lease.ErrMalformed):
-		return fmt.Errorf("%w; taskguard unlock gives it a usable one", err)
+		return fmt.Errorf("%w; %s gives it a usable one", err, place.Command("unlock"))
 	}
 	return err
 }

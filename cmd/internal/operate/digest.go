@@ -199,8 +199,8 @@ func (cl *Client) showDigest(ctx context.Context, c *cli.Call, s *selection) err
 func (cl *Client) printEmpty(c *cli.Call) {
 	cli.Print(c.Out, "There is nothing yet in collection %s.", cl.place.Collection)
 	if !cl.place.Called() { // its records come from calls
-		cli.Print(c.Out, " Submit something:\n  taskguard submit%s --input %s --wait",
-			cl.place.Flag(), `'{"name": "hello.txt", "text": "hello"}'`)
+		cli.Print(c.Out, " Submit something:\n  %s --input %s --wait",
+			cl.place.Command("submit"), `'{"name": "hello.txt", "text": "hello"}'`)
 	}
 	cli.Print(c.Out, "\n")
 }
@@ -265,7 +265,7 @@ func (cl *Client) printAttention(c *cli.Call, o *digest, limit, columns int) {
 		}
 		rows := all[:min(limit, len(all))]
 		command, arguments, _ := strings.Cut(n.command, " ")
-		cli.Print(c.Out, "%s\n  taskguard %s%s%s\n", cli.Wrap(n.text, 0, columns), command, cl.place.Flag(),
+		cli.Print(c.Out, "%s\n  %s%s\n", cli.Wrap(n.text, 0, columns), cl.place.Command(command),
 			more(" ", arguments))
 
 		t := cl.listTable(rows, false)
@@ -286,8 +286,7 @@ func actTable(all []analysislock.Analysis) table {
 		a := &all[i]
 		for _, name := range a.Acts.Open() {
 			rows = append(rows, []string{
-				printable.Line(a.ID), printable.Line(name), cli.Age(a.ReadAt.Sub(a.Acts[name].At)),
-				printable.Line(a.Status),
+				printable.Line(a.ID), printable.Line(name), ago(a, a.Acts[name].At), printable.Line(a.Status),
 			})
 		}
 	}
@@ -346,9 +345,9 @@ func (cl *Client) printCauses(c *cli.Call, o *digest, limit, columns int) {
 	switch {
 	case n == 0 && cut: // an operator has cancelled many
 		heading(c, "FAILED IN THE LAST 24 HOURS", false, 0)
-		cli.Print(c.Out, "%s\n  taskguard status%s --status FAILED --since 24h\n", cli.Wrap(fmt.Sprintf(
+		cli.Print(c.Out, "%s\n  %s --status FAILED --since 24h\n", cli.Wrap(fmt.Sprintf(
 			"The newest %d were cancelled or have an uncertain side effect. To list the others too:", maxGrouped),
-			0, columns), cl.place.Flag())
+			0, columns), cl.place.Command("status"))
 		return
 	case n == 0:
 		return
@@ -375,11 +374,11 @@ func (cl *Client) printCauses(c *cli.Call, o *digest, limit, columns int) {
 		if left := len(group.lines) - maxLines; left > 0 {
 			cli.Print(c.Out, "  and %s\n", cli.Count(left, "other message"))
 		}
-		selected := cl.place.Flag() + " --status FAILED"
+		list := cl.place.Command("status") + " --status FAILED"
 		if group.code != "" {
-			selected += " --code " + cli.Quote(group.code)
+			list += " --code " + cli.Quote(group.code)
 		}
-		cli.Print(c.Out, "  taskguard status%s --since 24h\n", selected)
+		cli.Print(c.Out, "  %s --since 24h\n", list)
 	}
 	if left := len(all) - limit; left > 0 {
 		cli.Print(c.Out, "and %s; --limit shows more\n", cli.Count(left, "other code"))

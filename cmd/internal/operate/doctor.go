@@ -246,7 +246,7 @@ func smoke(ctx context.Context, c *cli.Call, input string) (err error) {
 	if err != nil {
 		return err
 	}
-	timeout := fmt.Errorf("%s is not READY after %v: see taskguard status %[1]s", doc.ID, patience)
+	timeout := fmt.Errorf("%s is not READY after %v: see %[3]s %[1]s", doc.ID, patience, cl.place.Command("status"))
 	limited, cancel := context.WithTimeoutCause(ctx, patience, timeout)
 	defer cancel()
 	if err := follow(limited, c, cl, c.Progress(), []*submitted{s}); err != nil {

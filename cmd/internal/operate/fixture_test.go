@@ -25,7 +25,10 @@ import (
 	"taskguard/worker"
 )
 
-func TestMain(m *testing.M) { os.Exit(emulatortest.Main(m)) }
+func TestMain(m *testing.M) {
+	os.Args[0] = "taskguard" // as a shell starts it
+	os.Exit(emulatortest.Main(m))
+}
 
 // doc is the fields of a document.
 type doc = map[string]any

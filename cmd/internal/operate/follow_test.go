@@ -108,10 +108,9 @@ func TestFollow_State(t *testing.T) {
 	held := lease.Lease{Owner: "w/1", ExpiresAt: now.Add(time.Hour)}
 	lost := lease.Lease{Owner: "w/1", ExpiresAt: now.Add(-time.Second)}
 	for want, a := range map[string]analysislock.Analysis{
-		"QUEUED":                          {Status: "QUEUED"},
-		"PROCESSING, attempt 1":           {Status: "PROCESSING", Attempts: 1, Lock: held},
-		"c: " + cli.Shorten(message, 100): {Status: "QUEUED", LastError: failed},
-		"; the next attempt is at 2":      {Status: "QUEUED", NextAttemptAt: now},
+		"QUEUED":                     {Status: "QUEUED"},
+		"PROCESSING, attempt 1":      {Status: "PROCESSING", Attempts: 1, Lock: held},
+		"; the next attempt is at 2": {Status: "QUEUED", NextAttemptAt: now},
 		"lock expired at " + iso8601.Format(lost.ExpiresAt): {Status: "PROCESSING", Lock: lost},
 		"; the worker of attempt 2 was lost":                {Status: "PROCESSING", Lock: held, History: attempts},
 		"READY 3":                                           {Status: "READY", Result: 3},
@@ -122,6 +121,31 @@ func TestFollow_State(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
+	got := lastFailure(&analysislock.Analysis{LastError: failed})
+	if want := "c: " + cli.Shorten(message, 100); !strings.HasSuffix(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// An error is printed again only if it differs: each attempt has several states.
+func TestFollow_Error(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollowing(t)
+		lines := f.during(t, func() {
+			for attempt, message := range []string{"down", "down", "busy", "busy"} {
+				for _, status := range []string{"QUEUED", "PROCESSING"} {
+					last := doc{"code": "c", "message": message}
+					f.Put(t, "x", doc{"status": status, "attempts": 1 + attempt, "lastError": last})
+					time.Sleep(time.Minute)
+				}
+			}
+		})
+		for part, want := range map[string]int{"c: down": 1, "c: busy": 1, "attempt 2": 2, "attempt 4": 2} {
+			if got := strings.Count(strings.Join(lines, "\n"), part); got != want {
+				t.Errorf("%q is printed %d times, want %d: %q", part, got, want, lines)
+			}
+		}
+	})
 }
 
 // Of the last state nothing is reported but checkpoints.

@@ -85,8 +85,8 @@ func (cl *Client) printUnfound(c *cli.Call, all []analysislock.Analysis, reason 
 	for i := range all[:min(len(all), 3)] {
 		some = append(some, fmt.Sprintf("%q (%q)", all[i].ID, all[i].Status))
 	}
-	c.Notice("%d %s (of at most %d read): %s; to run one: taskguard requeue%s ID",
-		len(all), reason, maxUnfound, printable.Line(strings.Join(some, ", ")), cl.place.Flag())
+	c.Notice("%d %s (of at most %d read): %s; to run one: %s ID",
+		len(all), reason, maxUnfound, printable.Line(strings.Join(some, ", ")), cl.place.Command("requeue"))
 }
 
 // printRecovered prints what was done, also if recovery failed afterwards.

@@ -283,7 +283,7 @@ func (cl *Client) commandText(a *analysislock.Analysis, name string) string {
 		}
 		id += " " + act + " (--done JSON | --not-done)"
 	}
-	return "taskguard " + name + cl.place.Flag() + id
+	return cl.place.Command(name) + id
 }
 
 // textWidth is the width of a text beside the names of the fields; 0 or less: it is not wrapped.

@@ -77,6 +77,18 @@ long-id  FAILED      10   59 min   attempts_exhausted, last: stalled
 	}
 }
 
+// A key is searched for elsewhere, so that it is never cut.
+func TestTable_Fold(t *testing.T) {
+	all := table{{"ID", "KEY"}, {"a", "k1"}, {"bcd", "k2"}}
+	for columns, want := range map[int]string{8: "ID   KEY\na    k1\nbcd  k2\n", 7: "ID\n  KEY\na\n  k1\nbcd\n  k2\n"} {
+		c, out := call("status")
+		all.fold(columns).print(c, "", 0)
+		if got := out.String(); got != want {
+			t.Errorf("%d columns: %q, want %q", columns, got, want)
+		}
+	}
+}
+
 func TestStatus_Texts(t *testing.T) {
 	t.Run("a lock", func(t *testing.T) {
 		now := time.Now()

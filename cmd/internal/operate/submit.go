@@ -200,9 +200,9 @@ const (
 
 // shown is what follow has printed last of an analysis.
 type shown struct {
-	printed         time.Time
-	state, progress string
-	finished        bool
+	printed                 time.Time
+	state, failed, progress string
+	finished                bool
 }
 
 // follow polls until every analysis is finished, also through outages of Firestore.
@@ -238,7 +238,7 @@ func follow(ctx context.Context, c *cli.Call, cl *Client, show *cli.Progress, al
 
 // abandoned says that the analyses go on, and returns the cause of ctx's end.
 func abandoned(ctx context.Context, c *cli.Call) error {
-	c.Notice("what is not finished goes on without this command; taskguard status shows it")
+	c.Notice("what is not finished goes on without this command; %s status shows it", cli.Program())
 	return context.Cause(ctx)
 }
 
@@ -249,11 +249,11 @@ func (cl *Client) poll(ctx context.Context, c *cli.Call, show *cli.Progress, s *
 		return cl.explain(s.ID, err)
 	}
 	if !a.Finished() {
-		s.show(show, state(&a), progressText(a.Progress))
+		s.show(show, shown{state: state(&a), failed: lastFailure(&a), progress: progressText(a.Progress)})
 		return nil
 	}
 
-	s.show(show, state(&a), "")
+	s.show(show, shown{state: state(&a)})
 	s.Status, s.Error, s.last.finished = a.Status, a.Error, true
 	if s.Result, err = plainJSON(a.Result); err == nil && c.JSON {
 		err = c.PrintJSON(s)
@@ -261,14 +261,20 @@ func (cl *Client) poll(ctx context.Context, c *cli.Call, show *cli.Progress, s *
 	return err
 }
 
-// show prints a state that has changed at once, and its progress at most each progressPause.
-func (s *submitted) show(show *cli.Progress, state, progress string) {
-	soon := progress == s.last.progress || time.Since(s.last.printed) < progressPause
-	if state == s.last.state && soon {
+// show prints a state that has changed at once, with an error that is new, and its progress at most each progressPause.
+func (s *submitted) show(show *cli.Progress, now shown) {
+	soon := now.progress == s.last.progress || time.Since(s.last.printed) < progressPause
+	failed := now.failed
+	switch {
+	case failed != s.last.failed:
+	case now.state == s.last.state && soon:
 		return
+	default:
+		failed = "" // it was printed
 	}
-	s.last = shown{time.Now(), state, progress, false}
-	show.Print("%s %s", s.Name, strings.TrimSuffix(state+"; "+progress, "; "))
+	now.printed = time.Now()
+	s.last = now
+	show.Print("%s %s", s.Name, now.state+more("; ", failed)+more("; ", now.progress))
 }
 
 func failures(all []*submitted) error {
@@ -299,13 +305,19 @@ func state(a *analysislock.Analysis) string {
 	case before >= 0 && a.Lock.Owner != "" && a.History[before].Outcome == "":
 		text += fmt.Sprintf("; the worker of attempt %d was lost", a.History[before].Number)
 	}
-	if e := a.LastError; e != nil {
-		text += "; the last attempt failed temporarily: " + e.Code + ": " + cli.Shorten(e.Message, 100)
-	}
 	if !a.NextAttemptAt.IsZero() {
 		text += "; the next attempt is at " + iso8601.Format(a.NextAttemptAt)
 	}
 	return text
+}
+
+// lastFailure describes the error of the last attempt, if it failed temporarily.
+func lastFailure(a *analysislock.Analysis) string {
+	e := a.LastError
+	if e == nil {
+		return ""
+	}
+	return "the last attempt failed temporarily: " + e.Code + ": " + cli.Shorten(e.Message, 100)
 }
 
 // summary returns a result as JSON, shortened.

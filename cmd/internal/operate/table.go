@@ -2,8 +2,10 @@ package operate
 
 import (
 	"cmp"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"taskguard/cmd/internal/cli"
@@ -15,18 +17,16 @@ import (
 // narrowest is the least width of a table's last column, even where the terminal has no room for it: ids stay whole.
 const narrowest = 16
 
+// widest is the width of a table whose last column must stay whole, if no terminal has another.
+const widest = 100
+
 // table is the cells of a table by row; the first row is its head.
 type table [][]string
 
 // print prints t in columns of the width of their longest cell. It cuts the last column at the width of a terminal;
 // 0: it is none.
 func (t table) print(c *cli.Call, indent string, columns int) {
-	widths := make([]int, len(t[0]))
-	for _, row := range t {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
-	}
+	widths := t.widths()
 	last, left := len(widths)-1, columns-len(indent)
 	for _, n := range widths[:last] {
 		left -= n + 2
@@ -44,16 +44,50 @@ func (t table) print(c *cli.Call, indent string, columns int) {
 	}
 }
 
+// widths returns the width of the longest cell of each column.
+func (t table) widths() []int {
+	widths := make([]int, len(t[0]))
+	for _, row := range t {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	return widths
+}
+
+// fold returns t, or if that is wider than columns, with the last cell of each row on a line below the others.
+func (t table) fold(columns int) table {
+	last, width := len(t[0])-1, 0
+	for _, n := range t.widths() {
+		width += n + 2
+	}
+	if width-2 <= columns {
+		return t
+	}
+	var folded table
+	for _, row := range t {
+		cells := slices.Clone(row[:last])
+		cells[last-1] += "\n  " + row[last]
+		folded = append(folded, cells)
+	}
+	return folded
+}
+
+// ago returns how long before a reading of a the time t was; "" if it is unknown.
+func ago(a *analysislock.Analysis, t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return cli.Age(a.ReadAt.Sub(t))
+}
+
 // listTable returns a table with an analysis a row.
 func (cl *Client) listTable(all []analysislock.Analysis, withStatus bool) table {
 	rows := table{{"ID", "STATUS", "TRY", "UPDATED", "NOW"}}
 	for i := range all {
-		a, updated := &all[i], ""
-		if !a.UpdatedAt.IsZero() {
-			updated = cli.Age(a.ReadAt.Sub(a.UpdatedAt))
-		}
+		a := &all[i]
 		rows = append(rows, []string{
-			printable.Line(a.ID), printable.Line(statusOrNone(a.Status)), strconv.Itoa(a.Attempts), updated,
+			printable.Line(a.ID), printable.Line(statusOrNone(a.Status)), strconv.Itoa(a.Attempts), ago(a, a.UpdatedAt),
 			nowText(a, cl.why(a, nil)),
 		})
 	}

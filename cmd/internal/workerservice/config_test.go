@@ -92,6 +92,22 @@ func TestParseConfig_Program(t *testing.T) {
 	}
 }
 
+// A variable that the analyzer's program gets may be its own.
+func TestConfig_Misspelt(t *testing.T) {
+	t.Setenv("LOCK_TLT", "s3cret")
+	for env, want := range map[string]bool{
+		"ANALYZER=builtin:document": true, "ANALYZER=exec:true": true, "ANALYZER=exec:true;ANALYZER_ENV=LOCK_*": false,
+	} {
+		var log strings.Builder
+		c, err := parse(append(strings.Split(env, ";"), "TASK_AUTH=iam")...)
+		must.OK(t, err)
+		c.warnOfMisspelt(t.Context(), slog.New(slog.NewTextHandler(&log, nil)))
+		if got := strings.Contains(log.String(), "variable=LOCK_TLT meant=LOCK_TTL"); got != want {
+			t.Errorf("%s: a warning %v, want %v: %s", env, got, want, &log)
+		}
+	}
+}
+
 // Google and the worker compare the audience as a whole.
 func TestParseConfig_TargetSlash(t *testing.T) {
 	c, err := parse("TASK_AUTH=iam", "TASK_QUEUE=projects/p/locations/l/queues/q",

@@ -51,6 +51,7 @@ func Run(ctx context.Context, cfg Config, k worker.Kind, id string, log *slog.Lo
 	if err != nil {
 		return worker.RunResult{}, fmt.Errorf("%w: %w", ErrNotOpened, err)
 	}
+	cfg.warnOfMisspelt(ctx, log)
 	lasting := context.WithoutCancel(ctx)
 	stop := func() {
 		stopping, cancel := context.WithTimeout(lasting, cfg.Limits.Drain)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -21,6 +20,7 @@ import (
 )
 
 func TestServe_NoStart(t *testing.T) {
+	t.Setenv("LOCK_TLT", "60s")
 	closed := listen(t)
 	_ = closed.Close()
 	var log emulatortest.Log
@@ -47,8 +47,10 @@ func TestServe_NoStart(t *testing.T) {
 			}
 		})
 	}
-	if !strings.Contains(log.String(), "anybody who reaches this process may call") {
-		t.Errorf("log: %s, want a warning of TASK_AUTH=iam outside Cloud Run", &log)
+	for _, warning := range []string{"anybody who reaches this process may call", "LOCK_TLT"} {
+		if !strings.Contains(log.String(), warning) {
+			t.Errorf("log: %s, want warnings of TASK_AUTH=iam outside Cloud Run and of LOCK_TLT", &log)
+		}
 	}
 }
 
@@ -129,7 +131,8 @@ func TestServe_Stop(t *testing.T) {
 
 // The analyzer does not end, as if Firestore did not answer its release.
 func TestRun_GivenUp(t *testing.T) {
-	b := emulatortest.Embedded(t)
+	t.Setenv("LOCK_TLT", "60s")
+	b, log := emulatortest.Embedded(t), &emulatortest.Log{}
 	b.Put(t, "x", map[string]any{"status": "QUEUED"})
 	cfg, err := ParseRunConfig(environ("FIRESTORE_EMULATOR_HOST="+b.Listen(t), "GOOGLE_CLOUD_PROJECT="+b.Project,
 		"ANALYZER=builtin:document", "MAX_RUNS=10"))
@@ -143,7 +146,10 @@ func TestRun_GivenUp(t *testing.T) {
 		<-free
 		return nil, nil
 	})
-	r, err := Run(ctx, cfg, worker.Kind{}, "x", slog.New(slog.DiscardHandler), io.Discard)
+	r, err := Run(ctx, cfg, worker.Kind{}, "x", telemetry.NewLogger(log, "json", 0), io.Discard)
+	if !strings.Contains(log.String(), "LOCK_TLT") {
+		t.Errorf("log: %s, want a warning of LOCK_TLT", log)
+	}
 	if r.Outcome != "unavailable" || !errors.Is(err, errNotEnded) {
 		t.Errorf("%+v, %v", r, err)
 	}

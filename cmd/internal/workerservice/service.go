@@ -59,6 +59,7 @@ func Serve(ctx context.Context, cfg Config, l net.Listener, log *slog.Logger) er
 	}
 
 	cfg.Auth.Warn(ctx, log)
+	cfg.warnOfMisspelt(ctx, log)
 	running := service.Service{
 		Handler: routes,
 		Limits:  cfg.Limits, Flush: exports.Stop, Log: log,
@@ -102,6 +103,8 @@ type Config struct {
 	Job          string // the Cloud Run job whose executions run the analyses; empty: they run here
 	// JobOptions configure the connection to the Cloud Run Admin API.
 	JobOptions []option.ClientOption
+
+	variables *env.Environment
 }
 
 // execScheme begins an ANALYZER that is a program.
@@ -127,7 +130,8 @@ type lookup = func(string) (string, bool)
 // parseConfig reads everything but TASK_AUTH, and the options with fromEnv.
 func parseConfig(l lookup, fromEnv func(lookup) (worker.Options, error)) (c Config, e *env.Environment) {
 	e = env.NewEnvironment(l)
-	o, err := fromEnv(l)
+	c.variables = e
+	o, err := fromEnv(e.Lookup)
 	e.Add(err)
 	c.Options = o.Filled()
 	if o.KeyField == "" && o.Queue != (worker.Queue{}) {
@@ -165,6 +169,16 @@ func (c *Config) readAnalyzer(e *env.Environment) {
 	}
 }
 
+// warnOfMisspelt logs a warning of each variable whose name may be misspelt. Those that the analyzer's program gets may
+// be its own.
+func (c Config) warnOfMisspelt(ctx context.Context, log *slog.Logger) {
+	environment := os.Environ()
+	if program, ok := c.Analyzer.(interface{ Withheld([]string) []string }); ok {
+		environment = program.Withheld(environment)
+	}
+	c.variables.WarnOfMisspelt(ctx, log, environment)
+}
+
 // attrs returns the configuration, for the log.
 func (c Config) attrs() []slog.Attr {
 	o := c.Options
@@ -184,6 +198,7 @@ func (c Config) attrs() []slog.Attr {
 		slog.String("stall_timeout", o.StallTimeout.String()),
 		slog.String("max_run_time", o.MaxRunTime.String()), slog.String("retry_min", o.RetryMin.String()),
 		slog.String("retry_max", o.RetryMax.String()), slog.Int("max_runs", o.MaxRuns),
+		slog.String("concurrency_key", o.KeyField), slog.Int("concurrency_limit", o.KeyLimit),
 		slog.String("keep_finished", o.Keep.String()),
 		c.Telemetry.Attr(),
 	}

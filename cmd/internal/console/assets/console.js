@@ -121,9 +121,10 @@ function showSelection() {
   el('selection').hidden = !all.length;
   for (const pick of all) pick.checked = selected.has(pick.value);
   const n = selected.size;
-  const text = n ? `${n} selected:` : 'None selected.';
+  const most = Number(el('selection').dataset.most);
+  const text = n > most ? `${n} selected: select at most ${most}.` : n ? `${n} selected:` : 'None selected.';
   if (el('selected').textContent !== text) el('selected').textContent = text;
-  el('requeue-selected').disabled = el('cancel-selected').disabled = !n;
+  el('requeue-selected').disabled = el('cancel-selected').disabled = !n || n > most;
   el('pick-all').hidden = !all.length;
   el('pick-all').checked = n > 0 && n === all.length;
   el('pick-all').indeterminate = n > 0 && n < all.length;
@@ -204,6 +205,7 @@ function pause() {
   poll();
 }
 
+if (!el('clear') && matchMedia('(max-width: 40rem)').matches) el('filters')?.removeAttribute('open');
 localTimes(document);
 if (address && el('live')) {
   el('pause').hidden = false;
