@@ -80,7 +80,7 @@ func TestTelemetry(t *testing.T) {
 		s.remote.SetPlan(nil)
 		must.OK(s, s.forced(ls))
 		same(s, 0o600, must.Get(os.Stat(s.telemetryFile()))(s).Mode())
-		if text := string(must.Get(os.ReadFile(s.telemetryFile()))(s)); strings.Contains(text, "leasetest") {
+		if text := string(must.Get(os.ReadFile(s.telemetryFile()))(s)); strings.Contains(text, "lease: ") {
 			s.Errorf("the text of an error: %s", text)
 		}
 
