@@ -109,6 +109,21 @@ func TestGate_NoAnswer(t *testing.T) {
 	}
 }
 
+// The application has 3 s. That it did not answer is not kept: the next request asks again.
+func TestGate_AsksAgain(t *testing.T) {
+	var asked atomic.Int64
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) == 1 {
+			<-r.Context().Done()
+		}
+	}))
+	t.Cleanup(silent.Close)
+	b := newSite(t, func(s *setup) { s.options.Authorize = silent.URL }).browser(t)
+	b.ask(http.MethodGet, "/")
+	b.want(http.StatusServiceUnavailable, "permissions", http.MethodGet, lockPath)
+	b.want(http.StatusOK, "", http.MethodGet, lockPath)
+}
+
 // The application is asked once for a room and a session.
 func TestGate_Questions(t *testing.T) {
 	app := newApplication(t)

@@ -102,6 +102,19 @@ func TestCookies_TwoSessions(t *testing.T) {
 	}
 }
 
+// A session's id may have a slash. It is not the session before the slash, with a client of the name behind it.
+func TestCookies_Owner(t *testing.T) {
+	h := memory(t, cookies(t))
+	of := func(id string) string { return signed(fmt.Sprintf("v1.%s.%d", id, time.Now().Unix())) }
+	status, body, _ := visit(t, h, http.MethodPost, lockPath, of("a"), server.ClientHeader, "b")
+	if status != http.StatusOK {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, body, _ := visit(t, h, http.MethodPut, lockPath, of("a%2Fb")); status != http.StatusForbidden {
+		t.Errorf("another's lock: %d %s", status, body)
+	}
+}
+
 // deleted reports whether c deletes the cookie, so that the next POST begins a session.
 func deleted(c *http.Cookie) bool { return c != nil && c.MaxAge < 0 && c.Path == "/" }
 
