@@ -1,15 +1,11 @@
 package deploy
 
 import (
-	"fmt"
 	"maps"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-
-	"taskguard/internal/testing/must"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -31,11 +27,9 @@ func TestRunbook_Alerts(t *testing.T) {
 }
 
 var (
-	invoked         = regexp.MustCompile("(?m)(?:^|`)taskguard ([a-z]+)")
-	commandDeclared = regexp.MustCompile(`\n\t\tUse: +"([a-z]+)[ "]`)
-	variableNamed   = regexp.MustCompile("`(worker_[a-z_]+|max_[a-z_]+|run_timeout_minutes|operators|create_database)")
-	payloadField    = regexp.MustCompile(`jsonPayload\.(\w+)`)
-	gcloudCalled    = regexp.MustCompile("(?m)(?:^|`|\\()gcloud ([^`\n]*)")
+	variableNamed = regexp.MustCompile("`(worker_[a-z_]+|max_[a-z_]+|run_timeout_minutes|operators|create_database)")
+	payloadField  = regexp.MustCompile(`jsonPayload\.(\w+)`)
+	gcloudCalled  = regexp.MustCompile("(?m)(?:^|`|\\()gcloud ([^`\n]*)")
 )
 
 // gcloudNeeds has the permission that a command needs; empty: an owner's.
@@ -145,31 +139,9 @@ func TestBackup_Addresses(t *testing.T) {
 	}
 }
 
-// commands returns the commands of taskguard.
-func commands(t *testing.T) map[string]bool {
-	t.Helper()
-	all := map[string]bool{}
-	files := must.Get(filepath.Glob("../cmd/internal/*/*.go"))(t)
-	for _, file := range files {
-		for _, c := range commandDeclared.FindAllStringSubmatch(read(t, file), -1) {
-			all[c[1]] = true
-		}
-	}
-	if len(all) < 15 {
-		t.Fatalf("%d commands", len(all))
-	}
-	return all
-}
-
-// A page that is read in an emergency names no command, field or variable that does not
-// exist.
+// A page that is read in an emergency names no field or variable that does not exist.
 func TestRunbook_Names(t *testing.T) {
-	page, has := read(t, "../docs/operations.md")+read(t, "../docs/backup.md"), commands(t)
-	for _, c := range invoked.FindAllStringSubmatch(page, -1) {
-		if c[1] != "commands" && !has[c[1]] {
-			t.Errorf("there is no taskguard %s", c[1])
-		}
-	}
+	page := read(t, "../docs/operations.md") + read(t, "../docs/backup.md")
 	variables := map[string]bool{}
 	for _, b := range parseModule(t) {
 		variables[b.name()] = true
@@ -187,15 +159,5 @@ func TestRunbook_Names(t *testing.T) {
 		if !fields[f[1]] {
 			t.Errorf("the worker writes no %s", f[1])
 		}
-	}
-}
-
-// worker counts the rest of the page's numbers.
-func TestCost_Monitoring(t *testing.T) {
-	m := readMonitoring(t)
-	want := fmt.Sprintf("log metrics: %d, and alert policies with one condition: %d |",
-		len(m.LogMetrics), len(m.Alerts))
-	if !strings.Contains(read(t, "../docs/cost.md"), want) {
-		t.Errorf("cost.md lacks %q", want)
 	}
 }

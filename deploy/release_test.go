@@ -91,6 +91,9 @@ const (
 	newer           = "app,,registry/app@sha256:9\nw,8080,registry/w@sha256:5\n" // another build's image
 )
 
+// texts are the texts of files, by name.
+type texts = map[string]string
+
 // release is a project with a worker w, which has an application beside it, recovery r, and a document lock d. A build
 // has new images of them.
 type release struct {
@@ -100,10 +103,10 @@ type release struct {
 	output bytes.Buffer
 }
 
-func newRelease(t *testing.T, files map[string]string, env ...string) *release {
+func newRelease(t *testing.T, files texts, env ...string) *release {
 	t.Helper()
 	r := &release{t: t, dir: t.TempDir()}
-	all := map[string]string{
+	all := texts{
 		"fakes": releaseFakes, "wrong": "nothing\n", "self-test": `200 {"status":"ok"}`,
 		"deliveries": `{"result":[{"value":[1,"9"]}]}`, "errors": `{"result":[]}`,
 
@@ -183,9 +186,9 @@ func (r *release) changes() (all []string) {
 }
 
 // services returns the traffic and the templates, by the names of their files.
-func (r *release) services() map[string]string {
+func (r *release) services() texts {
 	r.t.Helper()
-	all := map[string]string{}
+	all := texts{}
 	for _, name := range []string{"w.traffic", "w.template", "r.traffic", "r.template", "d.traffic", "d.template"} {
 		text := read(r.t, filepath.Join(r.dir, name))
 		all[name] = strings.Join(slices.Sorted(strings.Lines(text)), "")
@@ -198,7 +201,7 @@ func TestRelease_Changes(t *testing.T) {
 	const serving = "tags add registry/w@sha256:1 registry/w:serving-w --quiet"
 	for name, tc := range map[string]struct {
 		env     []string
-		files   map[string]string
+		files   texts
 		steps   []string
 		changes []string
 		prints  string
@@ -206,7 +209,7 @@ func TestRelease_Changes(t *testing.T) {
 		// Each thing that a check looks for is wrong at one try.
 		"images, first for a share": {
 			env: []string{"SHARE=10", "TRIES=6"},
-			files: map[string]string{"wrong": "token\nunready " + workerCandidate + "\nopen w\nanalysis\nrecover\n" +
+			files: texts{"wrong": "token\nunready " + workerCandidate + "\nopen w\nanalysis\nrecover\n" +
 				"open d\nsweep\nunready " + workerHost + "\nnothing\n"},
 			steps: threeSteps,
 			changes: []string{
@@ -228,7 +231,7 @@ func TestRelease_Changes(t *testing.T) {
 				"GOOGLE_CLOUD_PROJECT=p", "CLOUDSDK_RUN_REGION=r",
 				"TASK_TARGET_URL=https://" + workerHost, "TASK_CALLER=caller@p.iam",
 			},
-			files: map[string]string{
+			files: texts{
 				"self-test":  `404 {"reason":"no_such_route"}`,
 				"w.template": "app,,registry/app@sha256:8\nw,8080,registry/w@sha256:0\n",
 			},
@@ -242,10 +245,8 @@ func TestRelease_Changes(t *testing.T) {
 			prints: "NOT TESTED",
 		},
 		"an application, and no input for the analyzer": {
-			env: []string{"APP=deploy/sidecar/app"},
-			files: map[string]string{
-				"w.image": "registry/app@sha256:10", "self-test": `404 {"reason":"not_configured"}`,
-			},
+			env:   []string{"APP=deploy/sidecar/app"},
+			files: texts{"w.image": "registry/app@sha256:10", "self-test": `404 {"reason":"not_configured"}`},
 			steps: threeSteps,
 			changes: []string{
 				"update w --no-traffic --tag=candidate --container=app --image=registry/app@sha256:10",
@@ -256,7 +257,7 @@ func TestRelease_Changes(t *testing.T) {
 		},
 		"an application's first image": {
 			env:    []string{"APP=deploy/sidecar/app"},
-			files:  map[string]string{"w.template": "w,8080,registry/w@sha256:0\n"},
+			files:  texts{"w.template": "w,8080,registry/w@sha256:0\n"},
 			steps:  threeSteps,
 			prints: "registry/w@sha256:1",
 		},
@@ -305,48 +306,44 @@ func TestRelease_Undo(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fails  string
 		env    string
-		files  map[string]string
-		others map[string]string // what another build has changed
+		files  texts
+		others texts // what another build has changed
 		prints string
 	}{
-		"an image by tag":         {fails: "candidate", files: map[string]string{"w.image": "registry/w:1"}},
-		"the last does not start": {fails: "candidate", files: map[string]string{"after-update-d": "false"}},
-		"there is no self-test": {
-			fails: "smoke", files: map[string]string{"self-test": `404 {"reason":"no_such_route"}`},
-		},
+		"an image by tag":         {fails: "candidate", files: texts{"w.image": "registry/w:1"}},
+		"the last does not start": {fails: "candidate", files: texts{"after-update-d": "false"}},
+		"there is no self-test":   {fails: "smoke", files: texts{"self-test": `404 {"reason":"no_such_route"}`}},
 		"the analyzer is broken": {
 			fails: "smoke", env: "APP=deploy/sidecar/app",
-			files: map[string]string{"w.image": "registry/app@sha256:10", "self-test": `500 {"error":"ok"}`},
+			files: texts{"w.image": "registry/app@sha256:10", "self-test": `500 {"error":"ok"}`},
 		},
 		"the share fails": {
 			fails: "shift", env: "SHARE=10",
-			files: map[string]string{"errors": `{"result":[{"value":[1,"0.5"]}]}`},
+			files: texts{"errors": `{"result":[{"value":[1,"0.5"]}]}`},
 		},
 		"no delivery of the share": {
 			fails: "shift", env: "SHARE=10", prints: "NOT JUDGED",
-			files: map[string]string{"deliveries": `{"result":[]}`},
+			files: texts{"deliveries": `{"result":[]}`},
 		},
-		"a cancel during the shift": {
-			fails: "shift", files: map[string]string{"after-update-traffic-w": "kill -TERM $$"},
-		},
-		"the shift has no effect":   {fails: "shift", files: map[string]string{"ignore-w": ""}},
-		"not ready after the shift": {fails: "shift", files: map[string]string{"wrong": "unready " + workerHost}},
+		"a cancel during the shift": {fails: "shift", files: texts{"after-update-traffic-w": "kill -TERM $$"}},
+		"the shift has no effect":   {fails: "shift", files: texts{"ignore-w": ""}},
+		"not ready after the shift": {fails: "shift", files: texts{"wrong": "unready " + workerHost}},
 		"the undo has no effect": {
 			fails: "shift", prints: "NOT DONE",
-			files:  map[string]string{"after-update-traffic-w": `: >"$FAKE/ignore-w"; false`},
-			others: map[string]string{"w.traffic": "w-new,100,,\n"},
+			files:  texts{"after-update-traffic-w": `: >"$FAKE/ignore-w"; false`},
+			others: texts{"w.traffic": "w-new,100,,\n"},
 		},
 		"another build has the tag": {
 			fails: "smoke",
-			files: map[string]string{"after-update-d": `cp "$FAKE/newer" "$FAKE/w.template"
+			files: texts{"after-update-d": `cp "$FAKE/newer" "$FAKE/w.template"
 				echo w-other,,candidate,https://` + workerCandidate + ` >"$FAKE/w.tagged"`},
-			others: map[string]string{"w.template": newer},
+			others: texts{"w.template": newer},
 		},
 		"another build has the traffic": {
 			fails: "shift",
-			files: map[string]string{"in-" + workerHost: `cp "$FAKE/newer" "$FAKE/w.template"
+			files: texts{"in-" + workerHost: `cp "$FAKE/newer" "$FAKE/w.template"
 				echo w-other,100,, >"$FAKE/w.traffic"; echo "unready $host" >"$FAKE/wrong"`},
-			others: map[string]string{"w.traffic": "w-other,100,,\n", "w.template": newer},
+			others: texts{"w.traffic": "w-other,100,,\n", "w.template": newer},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -371,7 +368,7 @@ func TestRelease_Undo(t *testing.T) {
 
 	t.Run("by the commands that a killed build has printed", func(t *testing.T) {
 		t.Parallel()
-		r := newRelease(t, map[string]string{"after-update-traffic-d": "kill -KILL $$"})
+		r := newRelease(t, texts{"after-update-traffic-d": "kill -KILL $$"})
 		before := r.services()
 		if failed := r.run(threeSteps...); failed != "shift" {
 			t.Errorf("the step %q fails, want shift", failed)

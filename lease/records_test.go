@@ -157,3 +157,16 @@ func TestHeldError(t *testing.T) {
 		t.Errorf("%q; want the expiry in UTC", held)
 	}
 }
+
+// The time of a reading judges the expiry, and not an estimate of the present time.
+func TestRecords_AcquireFrom(t *testing.T) {
+	inBubble(t, "a lease that has expired since the reading is still held", func(w *fixture) {
+		w.acquire()
+		read := w.cell()
+		time.Sleep(time.Hour)
+		_, _, err := w.records.AcquireFrom(w.Context(), &read, "a", "w/2", lease.OnlyLease, nil)
+		if !errors.As(err, new(*lease.HeldError)) {
+			w.Errorf("%v, want a HeldError", err)
+		}
+	})
+}

@@ -207,6 +207,39 @@ func TestCancel(t *testing.T) {
 	same(t, before, got)
 }
 
+// A token is only raised, and only of a free record.
+func TestRaiseToken(t *testing.T) {
+	for minimum, want := range map[int64]int64{6: 7, 8: 8} {
+		got, err := lease.RaiseToken(leased(freed), noon, minimum)
+		must.OK(t, err)
+		same(t, lease.Lease{Token: want, Attempts: 2}, got)
+	}
+	if got, err := lease.RaiseToken(leased(), noon.Add(-1), 8); !errors.As(err, new(*lease.HeldError)) {
+		t.Errorf("held: %+v, %v; want a HeldError", got, err)
+	}
+}
+
+// A lease ends once its record was seen unchanged for one TTL.
+func TestOutwaited(t *testing.T) {
+	reversed := leased(func(l *lease.Lease) { l.HeartbeatAt = noon.Add(time.Hour) })
+	for name, c := range map[string]struct {
+		was       lease.Lease
+		unchanged time.Duration
+		want      bool
+	}{
+		"for one TTL":                  {leased(), 300 * time.Second, true},
+		"for less":                     {leased(), 300*time.Second - 1, false},
+		"free":                         {leased(freed), time.Hour, false},
+		"a heartbeat after its expiry": {reversed, time.Hour, false},
+	} {
+		got, expired := lease.Outwaited(c.was, noon.Add(-1), c.unchanged)
+		same(t, c.want, expired)
+		if c.want != !lease.Held(got, noon.Add(-1)) && c.was.Owner != "" {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
 // A record is orphaned if it is unfinished and free.
 func TestOrphaned(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -380,3 +380,18 @@ func TestReplies_Closed(t *testing.T) {
 	equal(t, m.ends, []string{"charge not done after report 5"})
 	equal(t, m.reports, []string{"5"})
 }
+
+// An act whose go did not arrive is not under way: a stop does not wait for it.
+func TestReplies_ClosedThenStopped(t *testing.T) {
+	lasting, lose := context.WithTimeout(t.Context(), time.Minute)
+	defer lose()
+	ctx, stop := context.WithCancelCause(lasting)
+	m := &marker{}
+	reported := stopper{m, func() { stop(stopError{never}) }}
+	_, err := script(ctx, t, outlaster{reported, lasting}, `exec 4<&-
+		echo '{"effect":"charge","ack":1}' >&3; echo '{"progress":1}' >&3; while :; do sleep 0.01; done`)
+	if !errors.Is(err, context.Canceled) || lasting.Err() != nil {
+		t.Errorf("%v, and then %v; want the stop alone", err, lasting.Err())
+	}
+	equal(t, m.ends, []string{"charge not done"})
+}

@@ -3,6 +3,7 @@ package repo
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"taskguard/internal/testing/must"
@@ -133,4 +134,24 @@ func TestDocuments_Times(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A commit has Firestore's time, and writes a checkpoint once.
+func TestDocuments_Draft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		codec := silent(Fields{})
+		codec.keep = time.Hour
+		s := documents[analysislock.Analysis]{codec: codec, db: &Database{}}
+		at := time.Now().Add(100 * time.Hour)
+		running := analysislock.Analysis{Status: "PROCESSING", Checkpoint: &analysislock.Checkpoint{Value: 7}}
+		read := lease.Cell[analysislock.Analysis]{Doc: running, Exists: true, Rev: &revision{}, At: at}
+		read.Asked = time.Now()
+		next := running
+		next.Status = "READY"
+		d := must.Get(s.draft(t.Context(), read, next))(t)
+		same(t, []any{timeString(at), at.Add(time.Hour)}, []any{d.fields["updatedAt"], d.fields["expireAt"]})
+		if _, again := d.fields["checkpoint"]; again {
+			t.Error("the checkpoint is written again")
+		}
+	})
 }

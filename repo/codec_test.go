@@ -292,6 +292,27 @@ func TestLockFields(t *testing.T) {
 	}
 }
 
+// Firestore's time judges the lock, and not the machine's.
+func TestLockFields_Clock(t *testing.T) {
+	at := time.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		updated time.Duration // before the reading
+		expires any
+		held    bool
+	}{
+		"unreadable, updated now":      {0, "soon", true},
+		"unreadable, updated long ago": {time.Hour, "soon", false},
+		"in 23 hours":                  {time.Hour, at.Add(23 * time.Hour), true},
+		"in 25 hours":                  {time.Hour, at.Add(25 * time.Hour), false},
+	} {
+		fields := doc{"lockOwner": "js", "lockExpiresAt": tc.expires}
+		r := reading{id: "x", exists: true, fields: fields, at: at, updated: at.Add(-tc.updated)}
+		a, _, err := silent(Fields{}).decode(r)
+		must.OK(t, err)
+		same(t, tc.held, lease.Held(a.Lock, at), name)
+	}
+}
+
 func TestLockFields_Numbers(t *testing.T) {
 	for value, want := range map[any]int{
 		"3": 0, int64(-5): 0, 10.0: 10, int64(math.MaxInt64): math.MaxInt32, true: 0, 1.5: 0,
@@ -362,24 +383,25 @@ func TestExpireAt(t *testing.T) {
 		act                  string // its state before the change, which no count shows
 		never, keep, keepAll any    // expireAt without Keep, with it, and with KeepAll
 	}{
-		"finish":               {finish, "PROCESSING", "", nil, later, later},
-		"cancel":               {func(a *analysis) { a.Status = "FAILED" }, "QUEUED", "", nil, later, later},
-		"reopen":               {reopen, "FAILED", "", gone, gone, later},
-		"acquire":              {acquire, "QUEUED", "", gone, gone, later},
-		"renew":                {renew, "PROCESSING", "", nil, nil, later},
-		"begin an act":         {act(open, 1), "PROCESSING", "", gone, gone, gone},
-		"renew, act open":      {renew, "PROCESSING", open, gone, gone, gone},
-		"acquire, act open":    {acquire, "QUEUED", open, gone, gone, gone},
-		"finish, act open":     {finish, "PROCESSING", open, gone, gone, gone},
-		"answer after the end": {act(done, 0), "READY", open, nil, later, later},
-		"end an act":           {act(done, 0), "PROCESSING", open, nil, nil, gone},
-		"renew, act done":      {renew, "PROCESSING", done, nil, nil, gone},
-		"acquire, act done":    {acquire, "QUEUED", done, gone, gone, gone},
-		"finish, act done":     {finish, "PROCESSING", done, nil, later, later},
-		"reopen, act done":     {reopen, "READY", done, gone, gone, gone},
-		"nothing":              {func(*analysis) {}, "READY", "", nil, nil, nil},
+		"finish":                  {finish, "PROCESSING", "", nil, later, later},
+		"cancel":                  {func(a *analysis) { a.Status = "FAILED" }, "QUEUED", "", nil, later, later},
+		"reopen":                  {reopen, "FAILED", "", gone, gone, later},
+		"acquire":                 {acquire, "QUEUED", "", gone, gone, later},
+		"renew":                   {renew, "PROCESSING", "", nil, nil, later},
+		"begin an act":            {act(open, 1), "PROCESSING", "", gone, gone, gone},
+		"renew, act open":         {renew, "PROCESSING", open, gone, gone, gone},
+		"acquire, act open":       {acquire, "QUEUED", open, gone, gone, gone},
+		"finish, act open":        {finish, "PROCESSING", open, gone, gone, gone},
+		"answer after the end":    {act(done, 0), "READY", open, nil, later, later},
+		"end an act":              {act(done, 0), "PROCESSING", open, nil, nil, gone},
+		"renew, act done":         {renew, "PROCESSING", done, nil, nil, gone},
+		"acquire, act done":       {acquire, "QUEUED", done, gone, gone, gone},
+		"finish, act done":        {finish, "PROCESSING", done, nil, later, later},
+		"reopen, act done":        {reopen, "READY", done, gone, gone, gone},
+		"free what they finished": {func(a *analysis) { a.Lock.Owner = "" }, "READY", "", nil, later, later},
+		"nothing":                 {func(*analysis) {}, "READY", "", nil, nil, nil},
 	} {
-		fields := doc{"status": tc.status}
+		fields := doc{"status": tc.status, "lockOwner": "w"}
 		if tc.act != "" {
 			fields["effects"] = doc{"act": doc{"state": tc.act}}
 		}

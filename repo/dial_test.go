@@ -28,8 +28,9 @@ import (
 // 1 MiB can have. It answers the next commits with these codes.
 type fakeFirestore struct {
 	firestorepb.UnimplementedFirestoreServer
-	codes []codes.Code
-	sent  metadata.MD // headers of the last commit
+	codes  []codes.Code
+	sent   metadata.MD // headers of the last commit
+	parent string      // of the last query
 }
 
 // serve returns the address of f.
@@ -45,6 +46,7 @@ func (f *fakeFirestore) serve(t *testing.T) string {
 
 func (f *fakeFirestore) RunQuery(r *firestorepb.RunQueryRequest, s firestorepb.Firestore_RunQueryServer) error {
 	now := timestamppb.Now()
+	f.parent = r.GetParent()
 	return s.Send(&firestorepb.RunQueryResponse{ReadTime: now, Document: &firestorepb.Document{
 		Name: r.GetParent() + "/analyses/x", CreateTime: now, UpdateTime: now,
 		Fields: map[string]*value{"theirs": stringValue(strings.Repeat("x", 5<<20))},
@@ -59,15 +61,18 @@ func (f *fakeFirestore) Commit(ctx context.Context, _ *firestorepb.CommitRequest
 }
 
 func TestEmulator_LargeDocument(t *testing.T) {
-	a := must.Get(Open(t.Context(), "p", Options{Emulator: new(fakeFirestore).serve(t)}))(t)
+	fake := &fakeFirestore{}
+	a := must.Get(Open(t.Context(), "p", Options{Emulator: fake.serve(t), Database: "other"}))(t)
 	defer func() { _ = a.Close() }()
 	same(t, 1, len(must.Get(a.Find(t.Context(), Filter{}, "", 1))(t)))
+	same(t, "projects/p/databases/other/documents", fake.parent)
 }
 
 // Google's client then opens a connection of its own.
 func TestClose_EmulatorOfTheEnvironment(t *testing.T) {
 	t.Setenv("FIRESTORE_EMULATOR_HOST", "127.0.0.1:1")
-	a := must.Get(Open(t.Context(), "p", Options{}))(t)
+	a := must.Get(Open(t.Context(), "p", Options{Emulator: "127.0.0.1:2"}))(t)
+	same(t, "passthrough:///127.0.0.1:1", a.documents.db.conn.Target())
 	if err := a.Close(); err != nil || a.documents.db.conn.GetState() != connectivity.Shutdown {
 		t.Errorf("%v, %v", err, a.documents.db.conn.GetState())
 	}
@@ -85,9 +90,14 @@ func TestCommit_SentOnce(t *testing.T) {
 		o     Options
 		opts  []option.ClientOption
 		owner []string
+		name  string // of the database
+		param string // the same, in a parameter
 	}{
-		"an emulator's": {o: Options{Emulator: host}, owner: []string{"Bearer owner"}},
-		"Google's":      {opts: google},
+		"an emulator's": {
+			o: Options{Emulator: host, Database: "other"}, owner: []string{"Bearer owner"},
+			name: "other", param: "other",
+		},
+		"Google's": {opts: google, name: "(default)", param: "%28default%29"},
 	} {
 		a := must.Get(Open(t.Context(), "p", tc.o, tc.opts...))(t)
 		for code, unwritten := range map[codes.Code]bool{
@@ -99,8 +109,8 @@ func TestCommit_SentOnce(t *testing.T) {
 			if errors.Is(err, lease.ErrUnwritten) != unwritten || len(fake.codes) != 1 {
 				t.Errorf("%s, %v: %v, sent %d times", name, code, err, 2-len(fake.codes))
 			}
-			same(t, []string{"projects/p/databases/(default)"}, fake.sent["google-cloud-resource-prefix"])
-			same(t, []string{"database_id=%28default%29&project_id=p"}, fake.sent["x-goog-request-params"])
+			same(t, []string{"projects/p/databases/" + tc.name}, fake.sent["google-cloud-resource-prefix"])
+			same(t, []string{"database_id=" + tc.param + "&project_id=p"}, fake.sent["x-goog-request-params"])
 			same(t, tc.owner, fake.sent["authorization"])
 		}
 		check(t, a.Close())

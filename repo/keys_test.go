@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,6 +30,7 @@ func TestConcurrency_Key(t *testing.T) {
 			same(t, want, c.key(reading{fields: doc{"account": v}}), v)
 		}
 	}
+	same(t, "a", c.key(reading{encoded: map[string]*value{"account": stringValue("a")}}), "as a part of the work")
 }
 
 // A record that a crash has left expires a day after its last slot. One for which somebody waits does not: without
@@ -63,6 +65,7 @@ func TestKeyStore(t *testing.T) {
 	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
 		type key = analysislock.Key
 		keys, at := openKeys(t, b).Keys.Store, time.Now().Truncate(time.Millisecond)
+		same(t, cmp.Or(b.Collection, "analyses")+"Keys", keys.(keyStore).collection.ID)
 		load := func() lease.Cell[key] {
 			c := must.Get(keys.Load(t.Context(), "k", lease.OnlyLease))(t)
 			return c
@@ -109,6 +112,9 @@ func TestKeyState_Before(t *testing.T) {
 			d := must.Get(a.Summary(t.Context(), id))(t)
 			state := must.Get(a.KeyState(t.Context(), &d, true))(t)
 			same(t, &want, state.Before)
+		}
+		for tenant, want := range map[string]string{"a": "a3 a0 a1 a2", "b": "b0"} {
+			same(t, want, ids(must.Get(a.Keys.Parked(t.Context(), analysislock.KeyID(tenant), 10))(t)), tenant)
 		}
 	})
 }
@@ -187,6 +193,46 @@ func TestParked_Finished(t *testing.T) {
 				t.Errorf("then a search made %d reads, want 1", reads)
 			}
 		}
+		same(t, int64(1), must.Get(a.CountParked(t.Context()))(t))
+	})
+}
+
+// A search returns the first in line, and no more than are wanted.
+func TestParked_First(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
+		a := openKeys(t, b)
+		for n, more := range []doc{
+			nil, {"status": "READY"}, {"lockOwner": "w", "lockExpiresAt": time.Now().Add(time.Hour)}, nil, nil,
+		} {
+			b.Put(t, fmt.Sprint(n), with(parked("a", time.Now().Add(time.Duration(n)*time.Second)), more))
+		}
+		same(t, "0 3", ids(must.Get(a.Keys.Parked(t.Context(), analysislock.KeyID("a"), 2))(t)))
+	})
+}
+
+// Ids of keys begin with any hexadecimal digit, the last one too.
+func TestWakeable_LastKey(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
+		tenant := 0
+		for !strings.HasPrefix(analysislock.KeyID(fmt.Sprint(tenant)), "ff") {
+			tenant++
+		}
+		b.Put(t, "x", parked(fmt.Sprint(tenant), time.Now()))
+		same(t, "x", ids(must.Get(openKeys(t, b).Wakeable(t.Context()))(t)))
+	})
+}
+
+// One that is opened again after the search keeps its place.
+func TestParked_Reopened(t *testing.T) {
+	emulatortest.EachKind(t, func(t *testing.T, b *backend) {
+		a := openKeys(t, b)
+		b.Put(t, "x", with(parked("a", time.Now()), doc{"status": "READY"}))
+		found := must.Get(a.documents.collection.Doc("x").Get(t.Context()))(t)
+		b.Put(t, "x", parked("a", time.Now()))
+		if err := leaveLine(t.Context(), found); err == nil {
+			t.Error("it has left the line")
+		}
+		same(t, "x", ids(must.Get(a.Keys.Parked(t.Context(), analysislock.KeyID("a"), 1))(t)))
 	})
 }
 

@@ -162,6 +162,76 @@ func TestDelivery(t *testing.T) {
 	})
 }
 
+// timesIn returns the times in the fields of a document.
+func timesIn(v any) (all []time.Time) {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, field := range v {
+			all = append(all, timesIn(field)...)
+		}
+	case []any:
+		for _, element := range v {
+			all = append(all, timesIn(element)...)
+		}
+	case string:
+		if at, ok := iso8601.Parse(v); ok {
+			all = append(all, at)
+		}
+	}
+	return all
+}
+
+// Firestore's clock is an hour ahead of the worker's. All times that a run writes are of Firestore's clock.
+func TestDelivery_Clock(t *testing.T) {
+	fails := func(err error) body { return func(context.Context, *process, Job) (any, error) { return nil, err } }
+	for name, c := range map[string]struct {
+		attempts, times int  // before, and at least so many are written
+		run             body // nil: it sets the status
+	}{
+		"it ends":           {0, 5, fails(nil)},
+		"it fails for good": {0, 5, fails(&orchestrator.PermanentError{Code: "c"})},
+		"it fails for now":  {0, 6, fails(errors.New("flaky"))},
+		"it fails at last":  {2, 5, fails(errors.New("flaky"))},
+		"its status is set": {0, 5, nil},
+		"the process stopped": {0, 6, func(ctx context.Context, w *process, _ Job) (any, error) {
+			w.stop(delivery.ErrStopping)
+			return until(ctx, nothing)
+		}},
+	} {
+		Subtest(t, name, func(t *testing.T) {
+			b := clocked(t, time.Hour)
+			ahead := func() time.Time { return time.Now().Add(time.Hour) }
+			b.Put(t, "x", map[string]any{
+				"status": "QUEUED", "attempts": c.attempts, "createdAt": iso8601.Format(ahead().Add(-time.Minute)),
+			})
+			queued := func(w *process) { w.runner.Queue = &recordingQueue{} }
+			w, _ := deliverX(t, b, queued, func(ctx context.Context, w *process, job Job) (any, error) {
+				job.Report(0.5, "half")
+				if _, err := Once(ctx, job, "act", func(context.Context) (int, error) { return 1, nil }); err != nil {
+					t.Error(err)
+				}
+				if c.run == nil {
+					b.Merge(t, "x", map[string]any{"status": "READY"})
+					return nil, nil
+				}
+				return c.run(ctx, w, job)
+			})
+			written := timesIn(b.Fields(t, "x"))
+			for _, at := range written {
+				if off := at.Sub(ahead()); off < -2*time.Minute || off > time.Minute {
+					t.Errorf("%v is %v off: %v", at, off, b.Fields(t, "x"))
+				}
+			}
+			if len(written) < c.times {
+				t.Errorf("%d times, want %d or more: %v", len(written), c.times, b.Fields(t, "x"))
+			}
+			if age, ok := w.entry(t, "delivery")["time_to_ready_ms"].(float64); ok && age < 60_000 {
+				t.Errorf("READY after %v ms, want a minute", age)
+			}
+		})
+	}
+}
+
 func TestDelivery_Unavailable(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *emulatortest.Backend) {
 		b.Put(t, "x", map[string]any{"status": "QUEUED"})

@@ -250,8 +250,12 @@ func TestKey_SlotLost(t *testing.T) {
 		s := serveKeyed(t, worker.Kind{Run: runs(20 * time.Minute)}, byTenant)
 		s.submit(t, "a", 1)
 		s.keys.Delete(t, keyID("a"))
+		began := time.Now()
 		s.idle(t, 1)
 
+		if took := time.Since(began); took > 30*time.Minute {
+			t.Errorf("two runs took %v, want that the first was cancelled", took)
+		}
 		s.checkOrder(t, "a0", "a0")
 		history, _ := s.docs.Fields(t, "a0")["history"].([]any)
 		if len(history) != 2 || s.most["a"] != 1 {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -210,6 +211,23 @@ func TestRecovery_Uncertain(t *testing.T) {
 	})
 }
 
+// No delivery could call the function of a record, so recovery finds and books none.
+func TestRecovery_Records(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
+		g := open(t, b, q.Use)
+		g.MustRegister(worker.Kind{Name: "do", Collection: "idempotency"}).Handler()
+		for _, status := range []string{"QUEUED", "PROCESSING"} {
+			record := map[string]any{"status": status, "updatedAt": "1999-01-01T00:00:00.000Z"}
+			set(t, collection(t, b, "idempotency").Doc("op:"+status), record)
+		}
+		checkPost(t, g.Recovery(), "/", "", http.StatusOK, `"found":0,"booked":0`)
+		if tasks := q.Tasks(); len(tasks) > 0 {
+			t.Errorf("booked %v", tasks)
+		}
+	})
+}
+
 // The process is killed after the charge, and the client never repeats its request. Only its own call
 // could finish the record.
 func TestRecovery_Abandoned(t *testing.T) {
@@ -242,6 +260,11 @@ func TestRecovery_Abandoned(t *testing.T) {
 		set(t, records.Doc("op:other"), fields(t, records.Doc("op:key")))
 		set(t, records.Doc("op:no act"), map[string]any{"status": "QUEUED", "unfinishedEffects": 7})
 		check(0, 2)
+		others := worker.DoOptions{Collection: "others"}
+		_, _ = worker.Lookup[int](t.Context(), g, "op", "none", others) // now recovery counts those too
+		set(t, collection(t, b, "others").Doc("op:key"), fields(t, records.Doc("op:key")))
+		check(0, 3)
+		remove(t, collection(t, b, "others").Doc("op:key"))
 		charge(nil, "ran 7")
 		checkRecord(t, records.Doc("op:key"), map[string]any{"status": "READY", "unfinishedEffects": nil})
 		if fields(t, records.Doc("op:key"))["expireAt"] == nil {

@@ -200,7 +200,8 @@ func TestIdempotent_Kill9(t *testing.T) {
 			}
 			answers := make(chan string)
 			for client := range 64 {
-				go func() { answers <- repeated(t, processes[client%3]) }()
+				wait := 20 * time.Millisecond // less than Retry-After
+				go func() { answers <- repeated(t, processes[client%3], wait) }()
 			}
 			got := map[string]int{}
 			for range 64 {
@@ -217,8 +218,8 @@ func TestIdempotent_Kill9(t *testing.T) {
 	}
 }
 
-// repeated sends an order until it is answered, and returns the answer.
-func repeated(t *testing.T, h http.Handler) string {
+// repeated sends an order until it is answered, with that wait, and returns the answer.
+func repeated(t *testing.T, h http.Handler, wait time.Duration) string {
 	t.Helper()
 	for t.Context().Err() == nil {
 		w := httptest.NewRecorder()
@@ -227,7 +228,7 @@ func repeated(t *testing.T, h http.Handler) string {
 		if got != "409 in-progress" && got != "503 not-processed" { // on a slow machine Firestore may be late
 			return got
 		}
-		time.Sleep(20 * time.Millisecond) // less than Retry-After
+		time.Sleep(wait)
 	}
 	return "none"
 }

@@ -67,8 +67,10 @@ func TestOnce_LaterAttempt(t *testing.T) {
 				t.Errorf("openEffects %v of the act %v", doc["openEffects"], act)
 			}
 			alarm := strings.HasSuffix(got, "ERROR effect_uncertain, act started <nil>")
-			if alarms := strings.Count(lines.String(), "level=ERROR"); alarms != map[bool]int{true: 1}[alarm] {
-				t.Errorf("%d ERROR lines:\n%s", alarms, lines)
+			alarms := strings.Count(lines.String(), "level=ERROR")
+			named := strings.Count(lines.String(), "effects=[charge] effect_tokens=[1]") // of the attempt that began it
+			if want := map[bool]int{true: 1}[alarm]; alarms != want || named != want {
+				t.Errorf("%d ERROR lines, %d with the act:\n%s", alarms, named, lines)
 			}
 		})
 	}
@@ -100,20 +102,24 @@ func TestOnce_Reported(t *testing.T) {
 		runJob(t, b, g, 1, record, succeed)
 		checkReports(t, log, "job analysis_id=1")
 	})
-	worker.Subtest(t, "the job is cancelled during its act", func(t *testing.T) {
-		b := emulatortest.Embedded(t)
-		g, log := openLogged(t, b, nil)
-		runJob(t, b, g, 1, pending, func(ctx context.Context, job worker.Job) (any, error) {
-			return worker.Once(ctx, job, "charge", func(ctx context.Context) (any, error) {
-				theirs := map[string]any{"state": "ERROR", "error": map[string]any{"code": "cancelled"}}
-				theirs["lockToken"] = job.LockToken + 1
-				set(t, collection(t, b, "jobs").Doc("1"), theirs)
-				<-ctx.Done()
-				return nil, nil // done, but not recorded
+	during := func(name string, theirs map[string]any, want ...string) {
+		worker.Subtest(t, "the job is "+name+" during its act", func(t *testing.T) {
+			b := emulatortest.Embedded(t)
+			g, log := openLogged(t, b, nil)
+			runJob(t, b, g, 1, pending, func(ctx context.Context, job worker.Job) (any, error) {
+				return worker.Once(ctx, job, "charge", func(ctx context.Context) (any, error) {
+					theirs["lockToken"] = job.LockToken + 1
+					set(t, collection(t, b, "jobs").Doc("1"), theirs)
+					<-ctx.Done()
+					return nil, nil // done, but not recorded
+				})
 			})
+			checkReports(t, log, want...)
 		})
-		checkReports(t, log, "job analysis_id=1")
-	})
+	}
+	cancelled := map[string]any{"state": "ERROR", "error": map[string]any{"code": "cancelled"}}
+	during("cancelled", cancelled, "job analysis_id=1")
+	during("taken", map[string]any{"lockOwner": "other"}) // its next run asks
 	for _, hidden := range []bool{false, true} {
 		worker.Subtest(t, fmt.Sprint("the act is of a call of Do, which hides it ", hidden), func(t *testing.T) {
 			b := emulatortest.Embedded(t)
@@ -338,12 +344,14 @@ func TestOnce_NotAskedFor(t *testing.T) {
 	for name, c := range map[string]struct {
 		effects    map[string]any
 		checkpoint any
+		ends       bool   // the run says again that charge-1 was done
 		err        error  // of the run, which asks for charge
 		want       string // effects in the line; empty: no line
 	}{
 		"renamed":              {effects: map[string]any{"charge-1": done}, want: "[charge-1]"},
 		"two of three":         {effects: map[string]any{"b": done, "a": done, "charge": done}, want: `"[a b]"`},
 		"asked for":            {effects: map[string]any{"charge": done}},
+		"said to be done":      {effects: map[string]any{"charge-1": done}, ends: true},
 		"it fails":             {effects: map[string]any{"charge-1": done}, err: errBroken},
 		"after a checkpoint":   {effects: map[string]any{"charge-1": done}, checkpoint: 5},
 		"open, which is worse": {effects: map[string]any{"charge-1": started}},
@@ -355,6 +363,9 @@ func TestOnce_NotAskedFor(t *testing.T) {
 			record["checkpoint"] = c.checkpoint
 			runJob(t, b, g, 1, record, func(ctx context.Context, job worker.Job) (any, error) {
 				_, err := worker.Once(ctx, job, "charge", acting(1, nil))
+				if c.ends {
+					err = errors.Join(err, job.End(ctx, "charge-1", true, 1))
+				}
 				return nil, errors.Join(err, c.err)
 			})
 			_, line, _ := strings.Cut(lines.String(), `msg="acts of an earlier attempt were not asked for"`)
@@ -396,6 +407,9 @@ func TestOnce_Key(t *testing.T) {
 			set(t, collection(t, b, kind.Collection).Doc("op:1"), pending)
 			work := g.MustRegister(kind)
 			post(t, work.Handler(), kind.Path, `{"job_id":"op:1","refund_id":"op:1"}`)
+			if task := work.Operator().NewTask("op:1"); task != "" {
+				t.Errorf("the task %s without a queue", task)
+			}
 			key, all := work.Operator().ActKey("op:1", "charge"), work.Operator().ActKey("op:1", "*")
 			if !keys[key] || all != "" {
 				t.Errorf("an operator's key, %s, is none of %v; for all acts it is %q", key, keys, all)
@@ -459,23 +473,41 @@ func TestNotDone(t *testing.T) {
 	}
 }
 
-// The context ends once the marker is committed: a first attempt takes it back, but an earlier attempt's request may
-// still arrive.
+// The context ends once the marker is committed, or while nobody knows that: a first attempt takes it back. An earlier
+// attempt's request may still arrive, so there is always a record of it.
 func TestOnce_NotBegun(t *testing.T) {
+	earlier := map[string]any{"charge": map[string]any{"state": "started", "token": 1}}
 	for name, c := range map[string]struct {
 		effects any
-		token   any // of the act afterwards; nil: there is none
+		hangs   bool // the commit of the marker
+		found   bool // the context ends once the earlier record is found
+		token   any  // of the act afterwards; nil: there is none
 	}{
-		"the first attempt": {},
-		"a later attempt":   {map[string]any{"charge": map[string]any{"state": "started", "token": 1}}, int64(2)},
+		"the first attempt":                   {},
+		"the first attempt, its commit hangs": {hangs: true},
+		"a later attempt":                     {effects: earlier, token: int64(2)},
+		"a later attempt, whose commit hangs": {effects: earlier, hangs: true, token: int64(1)},
+		"a later attempt, before its Find":    {effects: earlier, found: true, token: int64(1)},
 	} {
 		worker.Subtest(t, name, func(t *testing.T) {
-			provider := &charges{}
-			doc := runAlone(t, 1, withEffects(c.effects), func(ctx context.Context, job worker.Job) (any, error) {
+			b, provider := emulatortest.Embedded(t), &charges{}
+			g, wall := openWalled(t, b)
+			find := func(context.Context) (int, bool, error) {
+				if c.found {
+					t.Error("the provider is asked")
+				}
+				return 0, false, nil
+			}
+			doc := runJob(t, b, g, 1, withEffects(c.effects), func(ctx context.Context, job worker.Job) (any, error) {
 				ended, end := context.WithCancel(ctx)
-				marker, _ := job.Reporter.(orchestrator.Marker)
-				job.Reporter = endsOnceBegun{marker, job.Reporter, end}
-				_, err := worker.Once(ended, job, "charge", provider.charge, finds(0, false, nil))
+				if wall.Up.Store(c.hangs); c.hangs {
+					time.AfterFunc(time.Second, end)
+					defer wall.Up.Store(false)
+				} else {
+					marker, _ := job.Reporter.(orchestrator.Marker)
+					job.Reporter = endsOnceBegun{marker, job.Reporter, c.found, end}
+				}
+				_, err := worker.Once(ended, job, "charge", provider.charge, worker.Find(find))
 				if !errors.Is(err, context.Canceled) {
 					t.Errorf("%v, want the cause of the context", err)
 				}
@@ -488,17 +520,18 @@ func TestOnce_NotBegun(t *testing.T) {
 	}
 }
 
-// endsOnceBegun calls end once an act has begun, as a SIGTERM may.
+// endsOnceBegun calls end once an act has begun, or is found, as a SIGTERM may.
 type endsOnceBegun struct {
 	orchestrator.Marker
 	orchestrator.Reporter
 
-	end func()
+	found bool
+	end   func()
 }
 
 func (e endsOnceBegun) Begin(ctx context.Context, name string, again bool) (*orchestrator.Act, error) {
 	act, err := e.Marker.Begin(ctx, name, again)
-	if act == nil {
+	if (act != nil) == e.found {
 		e.end()
 	}
 	return act, err
@@ -552,6 +585,19 @@ func TestOnce_Superseded(t *testing.T) {
 			_, err := worker.Once(ctx, job, "charge", provider.charge)
 			if err == nil || provider.n != 0 {
 				t.Errorf("%d charges, %v", provider.n, err)
+			}
+			return nil, err
+		})
+	})
+	withGuard(t, func(t *testing.T, b *emulatortest.Backend, g *worker.Guard) { // its marker cannot be removed
+		runJob(t, b, g, 1, pending, func(ctx context.Context, job worker.Job) (any, error) {
+			_, err := worker.Once(ctx, job, "charge", func(context.Context) (int, error) {
+				taken := map[string]any{"lockOwner": "other", "lockToken": job.LockToken + 1}
+				set(t, collection(t, b, "jobs").Doc("1"), taken)
+				return 0, worker.NotDone(errDropped)
+			})
+			if !errors.Is(err, errDropped) || !errors.Is(err, worker.ErrLost) {
+				t.Errorf("%v, want that it was not done, and why its marker stays", err)
 			}
 			return nil, err
 		})

@@ -182,6 +182,9 @@ func TestGuard_Routes(t *testing.T) {
 		}
 		for _, h := range []http.Handler{work.Handler(), work.PubSub(), work.Eventarc()} {
 			checkPost(t, h, "/", `{"job_id":"x"}`, http.StatusInternalServerError, "")
+			if code := get(t, h, "/"); code != http.StatusMethodNotAllowed {
+				t.Errorf("GET is answered %d", code)
+			}
 		}
 		wrong := jobs(succeed)
 		wrong.Collection = "a/b"

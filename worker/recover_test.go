@@ -161,6 +161,17 @@ func (u unmarked) MarkDue(ctx context.Context, read orphan, task func(time.Time)
 	return u.overdue.MarkDue(ctx, read, task)
 }
 
+// named is a backlog of analyses whose tasks have their names.
+type named struct{ overdue }
+
+func (n named) Orphaned(ctx context.Context, limit int) ([]orphan, bool, error) {
+	due, more, err := n.overdue.Orphaned(ctx, limit)
+	for i := range due {
+		due[i].Doc.BookedTask = due[i].Doc.ID
+	}
+	return due, more, err
+}
+
 // recoverer returns a Runner that only recovers.
 func recoverer(orphans delivery.OrphanFinder, q delivery.Queue) *delivery.Runner {
 	return &delivery.Runner{Orphans: orphans, Queue: q, Log: slog.New(slog.DiscardHandler)}
@@ -172,6 +183,7 @@ func TestRecover_FailsInPart(t *testing.T) {
 	type kinds = []delivery.OrphanFinder
 	conflict, accepts := fmt.Errorf("%w", lease.ErrConflict), &recordingQueue{}
 	slowly := &recordingQueue{refuses: "0", by: time.Second}
+	has1 := &recordingQueue{refuses: "0", has: map[string]taskqueue.Presence{"1": taskqueue.Waiting}}
 	for name, c := range map[string]struct {
 		kinds kinds
 		queue delivery.Queue
@@ -181,6 +193,7 @@ func TestRecover_FailsInPart(t *testing.T) {
 		"the reading fails":                {kinds{interrupted{0}}, accepts, "503, 0 of 0"},
 		"one booking fails":                {kinds{overdue(3)}, slowly, "200, 2 of 3, more"},
 		"all bookings fail":                {kinds{overdue(3)}, refusing{}, "503, 0 of 3, more"},
+		"one booking fails, one waits":     {kinds{named{2}}, has1, "200, 0 of 2, more"},
 		"one was acquired since":           {kinds{unmarked{3, conflict}}, accepts, "200, 2 of 2"},
 		"all were acquired since":          {kinds{unmarked{1, conflict}}, accepts, "200, 0 of 0"},
 		"no mark is written":               {kinds{unmarked{1, lease.ErrUnavailable}}, accepts, "503, 0 of 1, more"},

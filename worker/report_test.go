@@ -140,15 +140,19 @@ func TestRun_Over(t *testing.T) {
 		}, "READY"},
 		"deleted": {func(t *testing.T, b *emulatortest.Backend) { b.Delete(t, "x") }, nil},
 	} {
-		for _, after := range []bool{false, true} {
-			forKinds(t, fmt.Sprint(name, ", found at its end ", after), func(t *testing.T, b *emulatortest.Backend) {
+		for found, code := range map[string]int{"at a heartbeat": 200, "at its end": 200, "without a queue": 409} {
+			forKinds(t, name+", found "+found, func(t *testing.T, b *emulatortest.Backend) {
 				var over map[string]any
-				queued := func(w *process) { w.runner.Queue = &recordingQueue{} }
+				queued := func(w *process) {
+					if code == 200 {
+						w.runner.Queue = &recordingQueue{}
+					}
+				}
 				w, got := deliverX(t, b, queued, func(ctx context.Context, _ *process, job Job) (any, error) {
 					time.Sleep(time.Minute)
 					c.meanwhile(t, b)
 					over = b.Fields(t, "x")
-					if began := time.Now(); !after {
+					if began := time.Now(); found == "at a heartbeat" {
 						<-ctx.Done()
 						if took := time.Since(began); took > lease.DefaultTTL/3 {
 							t.Errorf("ended after %v, want one heartbeat at most", took)
@@ -157,7 +161,7 @@ func TestRun_Over(t *testing.T) {
 					report(job, int64(7))
 					return "refused", nil
 				})
-				got.check(t, 200, map[string]any{"acquired": true, "reason": "lock_lost", "status": c.status})
+				got.check(t, code, map[string]any{"acquired": true, "reason": "lock_lost", "status": c.status})
 				reply{Body: w.entry(t, "delivery")}.check(t, 0, map[string]any{"lost": name, "checkpoints": nil})
 				if got := b.Fields(t, "x"); !reflect.DeepEqual(got, over) {
 					t.Errorf("the document is\n%v, and was\n%v", got, over)
@@ -223,6 +227,7 @@ func TestRun_OwnStatus(t *testing.T) {
 func TestCheckpoint(t *testing.T) {
 	forKinds(t, "it is committed when it returns", func(t *testing.T, b *emulatortest.Backend) {
 		w, _ := deliverX(t, b, asStarted, func(ctx context.Context, _ *process, job Job) (any, error) {
+			job.Report(0.5, "half") // it stays when a checkpoint alone is reported
 			for i := range int64(3) {
 				began := time.Now()
 				err := job.Checkpoint(ctx, i)
@@ -232,6 +237,8 @@ func TestCheckpoint(t *testing.T) {
 				if got := checkpointOf(t, b); got != i {
 					t.Errorf("the document has %v, want %d", got, i)
 				}
+				progress, _ := b.Fields(t, "x")["progress"].(map[string]any)
+				reply{Body: progress}.check(t, 0, map[string]any{"fraction": 0.5, "message": "half"})
 			}
 			return "done", nil
 		})

@@ -76,6 +76,16 @@ func TestRetry(t *testing.T) {
 			checkFields(t, b, "x", map[string]any{"nextAttemptAt": next, "bookedTask": task.Name})
 		})
 	}
+	forKinds(t, "the second wait is twice as long", func(t *testing.T, b *emulatortest.Backend) {
+		b.Put(t, "x", map[string]any{"status": "QUEUED", "attempts": 1})
+		q, failed := &recordingQueue{}, time.Now()
+		w := startOn(t, b, q, failing(errors.New("flaky")))
+		w.runner.RetryMin, w.runner.RetryMax = 30*time.Second, 2*time.Minute
+		w.deliver(t, "x").check(t, 200, map[string]any{"reason": "retry"})
+		if wait := q.only(t).At.Sub(failed); wait < 59*time.Second || wait > 76*time.Second {
+			t.Errorf("booked in %v, want a minute and up to a quarter more", wait)
+		}
+	})
 	forKinds(t, "without a queue nothing waits", func(t *testing.T, b *emulatortest.Backend) {
 		w, _ := flaky(t, b, nil, 500, false)
 		checkFields(t, b, "x", map[string]any{"status": "QUEUED", "lastError": "*", "nextAttemptAt": nil})

@@ -157,11 +157,12 @@ func TestShutdown_Register(t *testing.T) {
 // fails for now, the second dies, recovery starts the third.
 func TestStart_Elsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
+		b, q, dying := emulatortest.Embedded(t), worker.StartQueue(t), &worker.Wall{}
 		elsewhere := func(wall *worker.Wall, run run) *worker.Work {
 			return open(t, b, func(o *worker.Options) {
-				q.Share(o)
-				o.FirestoreOptions = wall.Client(t, b)
+				if o.FirestoreOptions = wall.Client(t, b); wall != dying { // which books no follow-up
+					q.Share(o)
+				}
 				o.NoHTTP, o.RunTimeout = true, 3*time.Hour
 			}).MustRegister(worker.Kind{Run: run})
 		}
@@ -171,12 +172,11 @@ func TestStart_Elsewhere(t *testing.T) {
 				return "done", err
 			}
 		}
-		wall := &worker.Wall{}
 		runs := []*worker.Work{
 			elsewhere(&worker.Wall{}, long(errLater)),
-			elsewhere(wall, func(ctx context.Context, _ worker.Job) (any, error) {
+			elsewhere(dying, func(ctx context.Context, _ worker.Job) (any, error) {
 				time.Sleep(10 * time.Minute)
-				wall.Up.Store(true) // the process dies: it does not reach Firestore any more
+				dying.Up.Store(true) // the process dies: it does not reach Firestore any more
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}),
@@ -322,6 +322,35 @@ func TestStart_Early(t *testing.T) {
 	})
 }
 
+// With a MaxRuns of 1 nothing else runs beside it. Each leaves its place to the next.
+func TestWork_RunAlone(t *testing.T) {
+	for maxRuns, alone := range map[int]any{1: true, 2: nil} {
+		worker.Subtest(t, fmt.Sprint("of ", maxRuns), func(t *testing.T) {
+			b := emulatortest.Embedded(t)
+			x := collection(t, b, "analyses").Doc("x")
+			set(t, x, map[string]any{"status": "QUEUED"})
+			work := open(t, b, func(o *worker.Options) { o.MaxRuns = maxRuns }).MustRegister(worker.Kind{
+				Run: returns[any](nil, errOwn),
+			})
+			for range 3 {
+				if _, err := work.Run(t.Context(), "x"); !errors.Is(err, errOwn) {
+					t.Error(err)
+				}
+			}
+			history, _ := fields(t, x)["history"].([]any)
+			for _, attempt := range history {
+				if got := attempt.(map[string]any)["alone"]; got != alone { //nolint:forcetypeassert // the guard's
+					t.Errorf("alone %v, want %v", got, alone)
+				}
+			}
+			if len(history) != 3 {
+				t.Errorf("history %v, want three attempts", history)
+			}
+			checkPost(t, work.Handler(), "/", `{"analysis_id":"x"}`, http.StatusInternalServerError, "retry")
+		})
+	}
+}
+
 // An act that takes a second is not cut in half when the context of its Run ends.
 func TestWork_RunAct(t *testing.T) {
 	for takes, want := range map[time.Duration]string{
@@ -368,6 +397,7 @@ func TestStart_AndRun(t *testing.T) {
 		}
 		task := `{"analysis_id":"x"}`
 		check(work.Handler(), task, 200)
+		check(work.WithoutRun().PubSub(), message(`"attributes":`+task), 200)
 		check(unqueued.Handler(), task, 500) // nobody would find a started run that dies
 		check(unqueued.WithoutRun().PubSub(), message(`"attributes":`+task), 500)
 		if _, err := work.Run(t.Context(), "x"); err != nil {

@@ -277,5 +277,10 @@ func TestAuth_Busy(t *testing.T) {
 		_ = client.CloseWithError(io.ErrUnexpectedEOF)
 		runs.Wait()
 		w.as(t, deliveryRoute, "mine").check(t, 200, logged("status=READY"))
+		soon, end := context.WithTimeout(t.Context(), time.Second)
+		defer end()
+		if n := w.lifecycle.Drain(soon); n != 0 {
+			t.Errorf("a stop waits for %d runs, want none", n)
+		}
 	})
 }

@@ -78,9 +78,11 @@ func TestStop_EndsActsLast(t *testing.T) {
 		takes time.Duration // the act
 		lost  time.Duration // when another worker takes the lock; zero: never
 		limit time.Duration // RunTimeout; zero: the default
+		find  bool          // it is a Find, which finds the act of an earlier attempt
 		ended time.Duration // when the act has ended
 		err   error         // of the act
 	}{
+		"a Find that ends in time":    {stop: 8 * s, takes: 6200 * ms, find: true, ended: 6200 * ms},
 		"an act that ends in time":    {stop: 8 * s, takes: 6200 * ms, ended: 6200 * ms},
 		"an act without an end":       {stop: 8 * s, takes: time.Hour, ended: 6300 * ms, err: stopping},
 		"a longer stop":               {stop: 30 * s, takes: time.Hour, ended: 28300 * ms, err: stopping},
@@ -94,9 +96,12 @@ func TestStop_EndsActsLast(t *testing.T) {
 		worker.Subtest(t, name, func(t *testing.T) {
 			b := emulatortest.Embedded(t)
 			g := opened(t, b, func(o *worker.Options) { quick(o); o.RunTimeout = c.limit })
-			calls, told := 0, 300*ms
-			got := runToStop(t, b, g, pending, func(ctx context.Context, job worker.Job) (any, error) {
-				return worker.Once(ctx, job, "charge", func(acting context.Context) (int, error) {
+			calls, told, record := 0, 300*ms, pending
+			if c.find {
+				record = withEffects(map[string]any{"charge": map[string]any{"state": "started", "token": 1}})
+			}
+			got := runToStop(t, b, g, record, func(ctx context.Context, job worker.Job) (any, error) {
+				charge := func(acting context.Context) (int, error) {
 					calls++
 					began := time.Now()
 					if c.stop > 0 {
@@ -113,7 +118,15 @@ func TestStop_EndsActsLast(t *testing.T) {
 						t.Errorf("the act ended after %v, %v; want %v, %v", ended, err, c.ended, c.err)
 					}
 					return charge, err
-				})
+				}
+				if !c.find {
+					return worker.Once(ctx, job, "charge", charge)
+				}
+				return worker.Once(ctx, job, "charge", acting(0, errBroken),
+					worker.Find(func(ctx context.Context) (receipt int, found bool, err error) {
+						receipt, err = charge(ctx)
+						return receipt, true, err
+					}))
 			})
 			if c.stop == 0 {
 				shutDown(t, g, time.Minute)

@@ -26,6 +26,7 @@ import (
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
+	"taskguard/lease/iso8601"
 	"taskguard/orchestrator"
 	"taskguard/worker"
 )
@@ -210,6 +211,15 @@ func TestWork_Book(t *testing.T) {
 		}
 		set(t, docs.Doc("finished"), map[string]any{"state": "DONE"})
 		book(work, "finished", nil, 2)
+		expires := iso8601.Format(time.Now().Add(time.Minute))
+		set(t, docs.Doc("runs"), map[string]any{"state": "RUNNING", "lockOwner": "them", "lockExpiresAt": expires})
+		book(work, "runs", nil, 2)
+		remove(t, docs.Doc("x")) // and created again: the queue still knows the name of its first task
+		must.Get(docs.Doc("x").Create(t.Context(), must.Get(work.NewDocument(1))(t)))(t)
+		book(work, "x", nil, 3)
+		if first, second := work.Operator().NewTask("x"), work.Operator().NewTask("x"); first == second {
+			t.Errorf("two tasks are %s", first)
+		}
 	})
 }
 

@@ -240,13 +240,18 @@ func TestGuard_Shutdown(t *testing.T) {
 		b, q := emulatortest.Embedded(t), worker.StartQueue(t)
 		q.Slow = time.Second
 		g := opened(t, b, func(o *worker.Options) { q.Use(o); o.Collection = "other" })
-		submitted, work := make(chan error, 1), g.MustRegister(worker.Kind{Collection: "own"})
+		submitted, work := make(chan error, 2), g.MustRegister(worker.Kind{Collection: "own"})
+		set(t, collection(t, b, "own").Doc("z"), map[string]any{"status": "QUEUED"})
 		go func() {
 			_, err := work.Submit(t.Context(), "x", 1)
 			submitted <- err
 		}()
-		synctest.Wait()
-		if err := errors.Join(g.Shutdown(t.Context()), <-submitted); err != nil || len(q.Tasks()) != 1 {
+		go func() {
+			time.Sleep(time.Second / 2) // then it is the last
+			submitted <- work.Book(t.Context(), "z")
+		}()
+		time.Sleep(time.Second * 3 / 4)
+		if err := errors.Join(g.Shutdown(t.Context()), <-submitted, <-submitted); err != nil || len(q.Tasks()) != 2 {
 			t.Errorf("%v, tasks %v", err, q.Tasks())
 		}
 		checkRecord(t, collection(t, b, "own").Doc("x"), map[string]any{"status": "QUEUED"})

@@ -1,11 +1,9 @@
 package node
 
 import (
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"taskguard/internal/testing/must"
@@ -29,11 +27,7 @@ func TestNodeAnalyzers_Killed(t *testing.T) {
 	})
 	t.Run("service", func(t *testing.T) {
 		t.Parallel()
-		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		must.OK(t, err)
-		address := l.Addr().String()
-		must.OK(t, l.Close())
-		_, port, _ := strings.Cut(address, ":")
+		port := examplestest.FreePort(t)
 		local(t, "http://localhost:"+port, "PORT="+port)
 	})
 }
@@ -58,7 +52,5 @@ func nodeTest(t *testing.T, dir string, env []string, file string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), examplestest.Find(t, "NODE", "node")[0], "--test", file)
 	cmd.Dir, cmd.Env = dir, env
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%s: %v\n%s", file, err, out)
-	}
+	examplestest.Output(t, cmd)
 }

@@ -18,21 +18,6 @@ import (
 	"taskguard/internal/testing/examplestest"
 )
 
-// directory returns a directory with the module, files of testdata and Google's clients.
-func directory(t *testing.T, npm string, files ...string) (dir string) {
-	t.Helper()
-	dir = t.TempDir()
-	modules := examplestest.Modules(t, npm, "../../docs/examples/node")
-	must.OK(t, os.Symlink(modules, filepath.Join(dir, "node_modules")))
-	examplestest.Copy(t, dir, "index.d.mts", "lock.mjs", "lock.d.mts")
-	for _, file := range files {
-		text, err := os.ReadFile(filepath.Join("testdata", file))
-		must.OK(t, err)
-		must.OK(t, os.WriteFile(filepath.Join(dir, file), text, 0o700))
-	}
-	return dir
-}
-
 // environment returns the variables of a program that calls the Firestore of host.
 func environment(b *emulatortest.Backend, host string, more ...string) []string {
 	return append(more, "PATH="+os.Getenv("PATH"), "METADATA_SERVER_DETECTION=none",
@@ -64,12 +49,20 @@ type answer struct {
 	Warnings          []string
 }
 
+// newCaller starts Node beside an embedded Firestore, in which the analysis a is queued.
+func newCaller(t *testing.T, variables ...string) (*emulatortest.Backend, *caller) {
+	t.Helper()
+	b := emulatortest.Embedded(t)
+	b.Put(t, "a", map[string]any{"status": "QUEUED"})
+	return b, startCaller(t, b, 8*time.Second, variables...)
+}
+
 // startCaller starts Node, whose clock is ahead of Firestore's.
 func startCaller(t *testing.T, b *emulatortest.Backend, ahead time.Duration, variables ...string) *caller {
 	t.Helper()
-	paths := examplestest.Find(t, "NODE", "node", "npm")
-	cmd := exec.CommandContext(t.Context(), paths[0], "--import", "./clock.mjs", "calls.mjs")
-	cmd.Dir = directory(t, paths[1], "calls.mjs", "clock.mjs")
+	node := examplestest.Find(t, "NODE", "node")[0]
+	cmd := exec.CommandContext(t.Context(), node, "--import", "./clock.mjs", "calls.mjs")
+	cmd.Dir = filepath.Join(installed(t), "testdata")
 	listen := b.Listen
 	if b.Google() {
 		listen = emulatortest.Google
@@ -93,14 +86,10 @@ func (c *caller) call(request call) (got answer) {
 // calls returns the answers of n owners that make a call at the same time.
 func (c *caller) calls(request call, n int) []answer {
 	c.t.Helper()
-	if err := json.NewEncoder(c.in).Encode(request); err != nil {
-		c.t.Fatal(err)
-	}
+	must.OK(c.t, json.NewEncoder(c.in).Encode(request))
 	got := make([]answer, n)
 	for i := range got {
-		if err := c.out.Decode(&got[i]); err != nil {
-			c.t.Fatal(err)
-		}
+		must.OK(c.t, c.out.Decode(&got[i]))
 	}
 	return got
 }

@@ -40,8 +40,7 @@ func TestNodeLock_AsGo(t *testing.T) {
 // compareAll makes the same calls in Node and in Go on all documents.
 func compareAll(t *testing.T, b *emulatortest.Backend, fault string, ahead time.Duration) {
 	t.Helper()
-	inGo, err := repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t)...)
-	must.OK(t, err)
+	inGo := must.Get(repo.Open(t.Context(), b.Project, repo.Options{}, b.Client(t)...))(t)
 	t.Cleanup(func() { _ = inGo.Close() })
 	p := &pair{t: t, b: b, inNode: startCaller(t, b, ahead, "FAULT="+fault), inGo: inGo}
 
@@ -174,14 +173,11 @@ func stripped(v any, began time.Time) any {
 }
 
 func TestNodeLock_ManyOwners(t *testing.T) {
-	b := emulatortest.Embedded(t)
-	node := startCaller(t, b, 0)
+	b, node := newCaller(t)
 	owners := make([]string, 20)
 	for i := range owners {
 		owners[i] = fmt.Sprint("owner-", i)
 	}
-	b.Put(t, "a", map[string]any{"status": "QUEUED"})
-
 	reasons := map[string]int{}
 	for _, got := range node.calls(call{Name: "acquireAnalysisLock", Args: []any{"a", owners}}, len(owners)) {
 		reasons[got.Reason+got.Error]++
@@ -193,9 +189,7 @@ func TestNodeLock_ManyOwners(t *testing.T) {
 }
 
 func TestNodeLock_Owner(t *testing.T) {
-	b := emulatortest.Embedded(t)
-	node := startCaller(t, b, 8*time.Second)
-	b.Put(t, "a", map[string]any{"status": "QUEUED"})
+	b, node := newCaller(t)
 	first := node.acquire("a", "one")
 	second := node.acquire("a", "two")
 	if second.Reason != "locked" || second.ExpiresAt != first.ExpiresAt {
@@ -231,8 +225,7 @@ func TestNodeLock_Owner(t *testing.T) {
 // A run that has written READY or FAILED has finished the analysis: its release records that, and keeps the
 // status.
 func TestNodeLock_Release(t *testing.T) {
-	b := emulatortest.Embedded(t)
-	node := startCaller(t, b, 0)
+	b, node := newCaller(t)
 	for status, outcome := range map[string]string{"READY": "ready", "FAILED": "failed"} {
 		b.Put(t, "a", map[string]any{"status": "QUEUED", "checkpoint": 1, "progress": 1})
 		got := node.acquire("a", "one")
@@ -268,8 +261,7 @@ func TestNodeLock_Release(t *testing.T) {
 // A client with useBigInt reads integers as BigInts. With keepFinished, tokens begin at the time of the
 // document's creation in microseconds.
 func TestNodeLock_BigInts(t *testing.T) {
-	b := emulatortest.Embedded(t)
-	node := startCaller(t, b, 0, `SETTINGS={"useBigInt":true}`, "FAULT=lost")
+	b, node := newCaller(t, `SETTINGS={"useBigInt":true}`, "FAULT=lost")
 	entry := map[string]any{"attempt": 3, "token": 41, "owner": "w/1/x"}
 	b.Put(t, "a", map[string]any{"attempts": 3, "lockToken": 41, "history": []any{entry}})
 	got := node.acquire("a", "one")
@@ -294,9 +286,7 @@ func TestNodeLock_BigInts(t *testing.T) {
 func js(expression string) map[string]string { return map[string]string{"$": expression} }
 
 func TestNodeLock_Outcome(t *testing.T) {
-	b := emulatortest.Embedded(t)
-	node := startCaller(t, b, 0)
-	b.Put(t, "a", map[string]any{"status": "QUEUED"})
+	b, node := newCaller(t)
 	node.acquire("a", "one")
 	before := b.Fields(t, "a")
 	for _, outcome := range []string{
@@ -330,8 +320,7 @@ func TestNodeLock_Outcome(t *testing.T) {
 // A retry would meet the same refusal.
 func TestNodeLock_InvalidResult(t *testing.T) {
 	for _, fault := range []string{"none", "lost"} {
-		b := emulatortest.Embedded(t)
-		node := startCaller(t, b, 0, "FAULT="+fault)
+		b, node := newCaller(t, "FAULT="+fault)
 		for _, result := range []string{
 			"'x'.repeat(2 ** 20)", "'x'.repeat(12 * 2 ** 20)", "[[1]]", "() => 1",
 			"({a: [Symbol()]})", "({a: undefined})",
@@ -352,9 +341,7 @@ func TestNodeLock_InvalidResult(t *testing.T) {
 }
 
 func TestNodeLock_Options(t *testing.T) {
-	b := emulatortest.Embedded(t)
-	node := startCaller(t, b, 0)
-	b.Put(t, "a", map[string]any{"status": "QUEUED"})
+	_, node := newCaller(t)
 	for name, value := range map[string]any{"colection": "x", "collection": "", "keepFinished": "yes", "warn": "x"} {
 		options := map[string]any{name: value}
 		got := node.call(call{Name: "acquireAnalysisLock", Args: []any{"a", "one"}, Options: options})
@@ -366,8 +353,7 @@ func TestNodeLock_Options(t *testing.T) {
 
 // The next token would be one that JavaScript cannot tell from others.
 func TestNodeLock_LastToken(t *testing.T) {
-	b := emulatortest.Embedded(t)
-	node := startCaller(t, b, 0)
+	b, node := newCaller(t)
 	for token, want := range map[int64]string{1<<53 - 2: "", 1<<53 - 1: "malformed"} {
 		b.Put(t, "a", map[string]any{"lockToken": token})
 		if got := node.acquire("a", "one"); got.Error != want {
@@ -377,14 +363,11 @@ func TestNodeLock_LastToken(t *testing.T) {
 }
 
 func TestNodeLock_Types(t *testing.T) {
-	paths := examplestest.Find(t, "NODE", "node", "npm")
-	dir := directory(t, paths[1], "seed.mts", "types.mts")
+	paths, dir := examplestest.Find(t, "NODE", "node", "npm"), installed(t)
 	modules := examplestest.Modules(t, paths[1], "../../locks/document/server/web/testdata")
 	tsc := filepath.Join(modules, "typescript", "bin", "tsc")
 	cmd := exec.CommandContext(t.Context(), paths[0], tsc, "--noEmit", "--strict", "--exactOptionalPropertyTypes",
 		"--skipLibCheck", "--target", "es2022", "--module", "nodenext", "seed.mts", "types.mts")
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	cmd.Dir = filepath.Join(dir, "testdata")
+	examplestest.Output(t, cmd)
 }

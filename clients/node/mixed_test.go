@@ -58,9 +58,8 @@ type slot struct {
 // Workers in Go and in Node, whose clocks are 8 s fast and 8 s slow, exclude each other, also if they are
 // killed: no runs overlap, nothing is finished twice and no lock is left.
 func TestNodeLock_MixedWorkers(t *testing.T) {
-	paths := examplestest.Find(t, "NODE", "node", "npm")
-	b := emulatortest.Embedded(t)
-	host, dir := b.Listen(t), directory(t, paths[1], "worker.mjs", "clock.mjs", "analyzer.sh")
+	b, node := emulatortest.Embedded(t), examplestest.Find(t, "NODE", "node")[0]
+	host, dir := b.Listen(t), filepath.Join(installed(t), "testdata")
 	m := &mixed{t: t, b: b, journal: filepath.Join(dir, "journal")}
 	must.OK(t, os.WriteFile(m.journal, nil, 0o600))
 
@@ -68,12 +67,12 @@ func TestNodeLock_MixedWorkers(t *testing.T) {
 	inGo := func(ctx context.Context) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, program)
 		cmd.Env = environment(b, host, "PORT=0", "TASK_AUTH=none", "LOCK_TTL="+ttl+"s", "LOCK_HEARTBEAT=2s",
-			"MAX_ATTEMPTS=1000", "ANALYZER=exec:"+filepath.Join(dir, "analyzer.sh")+" "+m.journal)
+			"MAX_ATTEMPTS=1000", "ANALYZER=exec:/bin/sh "+filepath.Join(dir, "analyzer.sh")+" "+m.journal)
 		return cmd
 	}
 	inNode := func(offset string) func(ctx context.Context) *exec.Cmd {
 		return func(ctx context.Context) *exec.Cmd {
-			cmd := exec.CommandContext(ctx, paths[0], "--import", "./clock.mjs", "worker.mjs")
+			cmd := exec.CommandContext(ctx, node, "--import", "./clock.mjs", "worker.mjs")
 			cmd.Env = environment(b, host, "TTL="+ttl, "JOURNAL="+m.journal, "CLOCK_OFFSET="+offset)
 			return cmd
 		}

@@ -19,7 +19,5 @@ func python(t *testing.T, args ...string) *exec.Cmd {
 }
 
 func TestPythonPackage(t *testing.T) {
-	if out, err := python(t, "-m", "unittest", "discover", "-s", "tests").CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	examplestest.Output(t, python(t, "-m", "unittest", "discover", "-s", "tests"))
 }

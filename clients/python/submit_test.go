@@ -51,9 +51,7 @@ func TestSubmit(t *testing.T) {
 	program := examplestest.Build(t, "taskguard/cmd/taskguard")
 	command := exec.CommandContext(t.Context(), program, "submit", "--id", "by-go", "--input", input)
 	command.Env = env
-	if out, err := command.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	examplestest.Output(t, command)
 	got, want := document(t, documents, "by-é"), document(t, documents, "by-go")
 	gotTask, wantTask := request(tasks, got, "by-é"), request(tasks, want, "by-go")
 	for _, fields := range []map[string]any{got, want} {
@@ -69,9 +67,7 @@ func TestSubmit(t *testing.T) {
 	}
 
 	finish := []firestore.Update{{Path: "status", Value: "READY"}, {Path: "bookedTask", Value: firestore.Delete}}
-	if _, err := documents.Doc("analyses/by-é").Update(t.Context(), finish); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(documents.Doc("analyses/by-é").Update(t.Context(), finish))(t)
 	check("a finished analysis", "by-é", input, existed+ready, rest)
 }
 
@@ -113,9 +109,7 @@ func request(tasks func(name string) *cloudtaskspb.Task, fields map[string]any, 
 
 func document(t *testing.T, c *firestore.Client, id string) map[string]any {
 	t.Helper()
-	found, err := c.Doc("analyses/" + id).Get(t.Context())
-	must.OK(t, err)
-	return found.Data()
+	return must.Get(c.Doc("analyses/" + id).Get(t.Context()))(t).Data()
 }
 
 // lossy returns env with the address of a proxy that loses the first reply of each path.

@@ -45,8 +45,7 @@ func client(t *testing.T, env []string) *firestore.Client {
 			t.Setenv(name, value)
 		}
 	}
-	c, err := firestore.NewClient(t.Context(), os.Getenv("GOOGLE_CLOUD_PROJECT"))
-	must.OK(t, err)
+	c := must.Get(firestore.NewClient(t.Context(), os.Getenv("GOOGLE_CLOUD_PROJECT")))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -55,9 +54,7 @@ func client(t *testing.T, env []string) *firestore.Client {
 func finished(t *testing.T, c *firestore.Client, id string) map[string]any {
 	t.Helper()
 	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
-		document, err := c.Doc("analyses/" + id).Get(t.Context())
-		must.OK(t, err)
-		fields := document.Data()
+		fields := document(t, c, id)
 		if status := fields["status"]; status == "READY" || status == "FAILED" {
 			return fields
 		}
@@ -71,8 +68,7 @@ func finished(t *testing.T, c *firestore.Client, id string) map[string]any {
 // between the charge and its record.
 func TestProgram_Killed(t *testing.T) {
 	path := examplestest.Find(t, "PYTHON", "python3")[0]
-	package_, err := filepath.Abs(".")
-	must.OK(t, err)
+	package_ := must.Get(filepath.Abs("."))(t)
 	env := examplestest.Start(t, "local", "ANALYZER=exec:"+path+" tests/kill.py", "ANALYZER_OUTPUT=json",
 		"ANALYZER_ENV=PYTHONPATH,PYTHONDONTWRITEBYTECODE", "PYTHONPATH="+package_, "PYTHONDONTWRITEBYTECODE=1",
 		"LOCK_TTL=3s", "CHECKPOINT_INTERVAL=1s")
@@ -116,8 +112,7 @@ func outcomes(fields map[string]any) (all []string) {
 // An endpoint that asks for a side effect is called again in the same attempt, with its checkpoint.
 func TestEndpoint_SideEffect(t *testing.T) {
 	service := python(t, "examples/service.py", "0")
-	out, err := service.StdoutPipe()
-	must.OK(t, err)
+	out := must.Get(service.StdoutPipe())(t)
 	must.OK(t, service.Start())
 	defer func() { _, _ = service.Process.Kill(), service.Wait() }()
 	port, _ := bufio.NewReader(out).ReadString('\n')

@@ -173,15 +173,6 @@ func TestConsole_Menu(t *testing.T) {
 	b.Press(kb.Enter)
 	b.Is(`document.getElementById('confirm')?.dataset.action === 'cancel'`)
 	tabTo(b, "confirm-submit")
-
-	b.Go(s.url + "/resolve?id=uncertain&name=charge")
-	tabTo(b, "done")
-	b.Press(" ")
-	tabTo(b, "result")
-	b.Press(`{"receipt": 7}`)
-	tabTo(b, "confirm-submit")
-	b.Press(kb.Enter)
-	b.Is(text("notice") + `.startsWith('Resolved. ') && ` + text("acts") + `.includes('done')`)
 }
 
 //go:embed testdata/layout.js

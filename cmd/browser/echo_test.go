@@ -1,10 +1,8 @@
 package browser
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -59,117 +57,72 @@ func behindNginx(t *testing.T, nginx string, app, locks *url.URL) (origin string
 	return "http://" + address
 }
 
-// In Chromium, with cookies. One tab is of an application that has the document lock under its own origin, behind
-// nginx, and one of an application on an allowed origin.
-func TestEcho_Chromium(t *testing.T) {
-	nginx := examplestest.Find(t, "NGINX", "nginx")[0]
+// application serves an application with Laravel Echo, and returns its origin.
+func application(t *testing.T) (origin string) {
 	modules := examplestest.Modules(t, examplestest.Find(t, "NODE", "npm")[0], "testdata")
-	t.Parallel()
 	files := http.NewServeMux()
 	files.Handle("/node_modules/", http.StripPrefix("/node_modules/", http.FileServer(http.Dir(modules))))
 	for _, name := range []string{"/page.html", "/client.js"} {
 		files.HandleFunc(name, func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, "testdata"+name) })
 	}
-	serve := func(h http.Handler) (origin string) {
-		server := httptest.NewServer(h)
-		t.Cleanup(server.Close)
-		return server.URL
-	}
-	allowed, foreign := serve(files), serve(files)
-	b := emulatortest.Embedded(t)
-	s := startEcho(t, "GOOGLE_CLOUD_PROJECT="+b.Project, "FIRESTORE_EMULATOR_HOST="+b.Listen(t), "DOCUMENT_LOCK_TTL=1h",
-		"SESSION_SECRET=0123456789abcdef0123456789abcdef", "ALLOWED_ORIGINS="+allowed)
-	locks := must.Get(url.Parse(s.URL))(t)
-	app := must.Get(url.Parse(serve(files)))(t)
-	under := behindNginx(t, nginx, app, locks)
-	client := func(origin, base, options string) Client {
-		t.Helper()
-		b := NewProfile(t).Open(origin + "/page.html")
-		c := Client{Name: "-", Eval: func(script string) (string, error) { return b.Eval(script), nil }}
-		c.Want(t, fmt.Sprintf(`void connect(Echo.default, %q, %s)`, base, options), "")
-		return c
-	}
+	server := httptest.NewServer(files)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// With cookies. One tab is of an application that has the document lock under its own origin, behind nginx, and
+// one of an application on an allowed origin.
+func TestEcho_Cookies(t *testing.T) {
+	nginx := examplestest.Find(t, "NGINX", "nginx")[0]
+	allowed, foreign, app := application(t), application(t), must.Get(url.Parse(application(t)))(t)
+	t.Parallel()
+	s := startEcho(t, "SESSION_SECRET=0123456789abcdef0123456789abcdef", "ALLOWED_ORIGINS="+allowed)
+	under := behindNginx(t, nginx, app, must.Get(url.Parse(s.URL))(t))
 	withCookies := fmt.Sprintf(`{ channelAuthorization: withCookies(%q) }`, s.URL)
-	one, two := client(allowed, s.URL, withCookies), client(under, under, `{}`)
-	for refused, c := range map[string]Client{`"refused by the application"`: one, `"refused 403"`: two} {
-		c.Want(t, `watch("private", "room")`, refused)                  // no session
-		c.Want(t, `lock("POST", "of its own " + location.port)`, "200") // begins one
+	one, two := newClient(t, "-", allowed), newClient(t, "-", under)
+	one.connect(s.URL, withCookies)
+	two.connect(under, `{}`)
+	for refused, c := range map[string]*Client{`"refused by the application"`: one, `"refused 403"`: two} {
+		c.want(`watch("private", "room")`, refused)                  // no session
+		c.want(`lock("POST", "of its own " + location.port)`, "200") // begins one
 	}
-	three := client(foreign, s.URL, withCookies)
-	three.Want(t, `lock("POST", "room").catch((error) => error.name)`, `"TypeError"`)
-	three.Want(t, `lock("GET", "room").catch((error) => error.name)`, `"TypeError"`)
+	three := newClient(t, "-", foreign)
+	three.connect(s.URL, withCookies)
+	three.want(`lock("POST", "room").catch((error) => error.name)`, `"TypeError"`)
+	three.want(`lock("GET", "room").catch((error) => error.name)`, `"TypeError"`)
 	for _, path := range []string{"/app/app-key?protocol=7", "/api/documents/room/lock/ws"} {
-		three.Want(t, fmt.Sprintf(`opened(%q)`, "ws"+strings.TrimPrefix(s.URL, "http")+path), `"refused"`)
+		three.want(fmt.Sprintf(`opened(%q)`, "ws"+strings.TrimPrefix(s.URL, "http")+path), `"refused"`)
 	}
-	three.Want(t, `echo.connector.pusher.connection.state === "connected"`, "false")
+	three.want(`echo.connector.pusher.connection.state === "connected"`, "false")
 	checkRoom(t, s, one, two)
 }
 
-// In Node, with tokens.
-func TestEcho_Node(t *testing.T) {
-	paths := examplestest.Find(t, "NODE", "node", "npm")
-	modules := examplestest.Modules(t, paths[1], "testdata")
+func TestEcho_Tokens(t *testing.T) {
+	origin := application(t)
 	t.Parallel()
-	dir := t.TempDir()
-	must.OK(t, os.Symlink(modules, filepath.Join(dir, "node_modules")))
-	examplestest.Copy(t, dir, "testdata/package.json", "testdata/client.js", "testdata/node.js")
-
-	b := emulatortest.Embedded(t)
 	issuer := oidc.NewIssuer()
 	keys := httptest.NewServer(issuer)
 	t.Cleanup(keys.Close)
-	s := startEcho(t, "GOOGLE_CLOUD_PROJECT="+b.Project, "FIRESTORE_EMULATOR_HOST="+b.Listen(t), "DOCUMENT_LOCK_TTL=1h",
-		"SESSION_AUTH=oidc", "SESSION_AUDIENCE=people", "SESSION_NAME_CLAIM=name", "TASK_JWKS_URL="+keys.URL)
-	connect := func(c Client, token string) {
-		t.Helper()
-		options := fmt.Sprintf(`{ Pusher, authEndpoint: %q, bearerToken: %q }`, s.URL+"/broadcasting/auth", token)
-		c.Want(t, fmt.Sprintf(`void connect(Echo, %q, %s)`, s.URL, options), "")
-	}
-	var clients []Client
+	s := startEcho(t, "SESSION_AUTH=oidc", "SESSION_AUDIENCE=people", "SESSION_NAME_CLAIM=name",
+		"TASK_JWKS_URL="+keys.URL, "ALLOWED_ORIGINS="+origin)
+	var clients []*Client
 	for _, name := range []string{"Aoi", "Tsukuyomi"} {
 		token := must.Get(issuer.Sign(map[string]any{
 			"iss": "https://accounts.google.com", "aud": "people", "sub": name, "name": name,
 			"exp": time.Now().Add(time.Hour).Unix(),
 		}))(t)
-		c := startNode(t, paths[0], dir, name)
-		connect(c, "forged"+token)
-		c.Want(t, `watch("private", "room")`, `"refused 401"`)
-		c.Want(t, `lock("POST", "room")`, "401")
-		c.Want(t, `void echo.disconnect()`, "")
-		connect(c, token)
+		c := newClient(t, name, origin)
+		with := func(token string) {
+			c.connect(s.URL, fmt.Sprintf(`{ authEndpoint: %q, bearerToken: %q }`, s.URL+"/broadcasting/auth", token))
+		}
+		with("forged" + token)
+		c.want(`watch("private", "room")`, `"refused 401"`)
+		c.want(`lock("POST", "room")`, "401")
+		c.want(`void echo.disconnect()`, "")
+		with(token)
 		clients = append(clients, c)
 	}
 	checkRoom(t, s, clients[0], clients[1])
-}
-
-// startNode starts a Node with the files of dir.
-func startNode(t *testing.T, program, dir, name string) Client {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), program, "node.js")
-	cmd.Dir, cmd.Stderr = dir, t.Output()
-	in := must.Get(cmd.StdinPipe())(t)
-	out := must.Get(cmd.StdoutPipe())(t)
-	must.OK(t, cmd.Start())
-	t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() })
-	lines := bufio.NewReader(out)
-	return Client{Name: name, Eval: func(script string) (string, error) {
-		text, err := json.Marshal(script)
-		if err != nil {
-			return "", err
-		}
-		if _, err := fmt.Fprintf(in, "%s\n", text); err != nil {
-			return "", err
-		}
-		line, err := lines.ReadBytes('\n')
-		var result struct{ Value, Error string }
-		if err == nil {
-			err = json.Unmarshal(line, &result)
-		}
-		if err == nil && result.Error != "" {
-			err = errors.New(result.Error)
-		}
-		return result.Value, err
-	}}
 }
 
 // Site is a document lock service.
@@ -181,10 +134,13 @@ type Site struct {
 	end func() // of the instance that serves
 }
 
-// startEcho serves until the test ends. env is the service's environment.
+// startEcho serves, on a Firestore of its own, until the test ends. Its locks live for an hour. env is more of its
+// environment.
 func startEcho(t *testing.T, env ...string) *Site {
 	t.Helper()
-	s := &Site{t: t, env: append(env, "TASK_AUTH=iam", "PUSHER_APP_KEY=app-key", "PUSHER_APP_SECRET=app-secret")}
+	b := emulatortest.Embedded(t)
+	s := &Site{t: t, env: append(env, "TASK_AUTH=iam", "PUSHER_APP_KEY=app-key", "PUSHER_APP_SECRET=app-secret",
+		"GOOGLE_CLOUD_PROJECT="+b.Project, "FIRESTORE_EMULATOR_HOST="+b.Listen(t), "DOCUMENT_LOCK_TTL=1h")}
 	s.serve("127.0.0.1:0")
 	t.Cleanup(func() { s.end() })
 	return s
@@ -221,45 +177,45 @@ func (s *Site) serve(address string) {
 	}
 }
 
-// Client is a client of a Site in which testdata/client.js is loaded.
+// Client is a tab with Laravel Echo in which testdata/client.js is loaded.
 type Client struct {
+	*Tab
 	Name string // its display name as others see it; "-": none
-	Eval func(script string) (value string, err error)
 }
 
-// Want evaluates script, and compares its value's JSON.
-func (c Client) Want(t *testing.T, script, want string) {
+func newClient(t *testing.T, name, origin string) *Client {
 	t.Helper()
-	if got, err := c.Eval(script); got != want || err != nil {
-		t.Fatalf("%s: got %s, %v, want %s", script, got, err, want)
-	}
+	return &Client{NewProfile(t).Open(origin + "/page.html"), name}
 }
 
-// wantEvents waits for these events, the next since the last call.
-func (c Client) wantEvents(t *testing.T, want ...string) {
-	t.Helper()
-	text := must.Get(json.Marshal(want))(t)
+// connect connects Echo to the document lock at base.
+func (c *Client) connect(base, options string) {
+	c.T.Helper()
+	c.want(fmt.Sprintf(`void connect(Echo.default, %q, %s)`, base, options), "")
+}
+
+// wantNext waits for these events, the next since the last call.
+func (c *Client) wantNext(want ...string) {
+	c.T.Helper()
+	text := must.Get(json.Marshal(want))(c.T)
 	next := fmt.Sprintf("events.slice(0, %d)", len(want))
 	var got string
-	if !until(func() bool {
-		got = must.Get(c.Eval(next))(t)
-		return got == string(text)
-	}) {
-		t.Fatalf("got %s, want %s", got, text)
+	if !until(func() bool { got = c.Eval(next); return got == string(text) }) {
+		c.T.Fatalf("got %s, want %s", got, text)
 	}
-	c.Want(t, fmt.Sprintf("void events.splice(0, %d)", len(want)), "")
+	c.want(fmt.Sprintf("void events.splice(0, %d)", len(want)), "")
 }
 
 // checkRoom takes a room through its life. one watches its public channel, two its private
-// one; both have sessions. The locks of s live for an hour.
-func checkRoom(t *testing.T, s *Site, one, two Client) {
+// one; both have sessions.
+func checkRoom(t *testing.T, s *Site, one, two *Client) {
 	t.Helper()
 	both := func(public, private string) {
 		t.Helper()
-		one.wantEvents(t, public)
-		two.wantEvents(t, private)
+		one.wantNext(public)
+		two.wantNext(private)
 	}
-	locked := func(by Client) {
+	locked := func(by *Client) {
 		t.Helper()
 		both("DocumentLocked room acquired -", "DocumentLocked room acquired "+by.Name)
 	}
@@ -268,12 +224,12 @@ func checkRoom(t *testing.T, s *Site, one, two Client) {
 		event := "DocumentUnlocked room " + reason + " -"
 		both(event, event)
 	}
-	request := func(c Client, method string, status int) {
+	request := func(c *Client, method string, status int) {
 		t.Helper()
-		c.Want(t, fmt.Sprintf(`lock(%q, "room")`, method), fmt.Sprint(status))
+		c.want(fmt.Sprintf(`lock(%q, "room")`, method), fmt.Sprint(status))
 	}
-	one.Want(t, `watch("public", "room")`, `"subscribed"`)
-	two.Want(t, `watch("private", "room")`, `"subscribed"`)
+	one.want(`watch("public", "room")`, `"subscribed"`)
+	two.want(`watch("private", "room")`, `"subscribed"`)
 	both("subscribed", "subscribed")
 	unlocked("current")
 	request(one, "POST", 200)
@@ -287,8 +243,8 @@ func checkRoom(t *testing.T, s *Site, one, two Client) {
 	locked(two)
 
 	s.Restart("DOCUMENT_LOCK_TTL=2s")
-	one.wantEvents(t, "subscribed", "DocumentLocked room current -")
-	two.wantEvents(t, "subscribed", "DocumentLocked room current "+two.Name)
+	one.wantNext("subscribed", "DocumentLocked room current -")
+	two.wantNext("subscribed", "DocumentLocked room current "+two.Name)
 	request(two, "DELETE", 200)
 	unlocked("released")
 	request(one, "POST", 200)

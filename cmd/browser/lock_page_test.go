@@ -243,9 +243,7 @@ func TestLocksJS_Bundle(t *testing.T) {
 	bundle := exec.CommandContext(t.Context(), paths[0], esbuild,
 		"app.js", "--bundle", "--minify", "--format=esm", "--keep-names", "--target=es2016", "--outfile=app.min.js")
 	bundle.Dir = dir
-	if out, err := bundle.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	examplestest.Output(t, bundle)
 	var started atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/started" {

@@ -41,9 +41,7 @@ func TestServerless_Seeds(t *testing.T) {
 	compile := exec.CommandContext(t.Context(), paths[0], tsc, "--strict", "--target", "es2022", "--module", "es2022",
 		"--moduleResolution", "bundler", "--lib", "es2022,dom", "seed.ts", "seed000.ts")
 	compile.Dir = dir
-	if out, err := compile.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	examplestest.Output(t, compile)
 	s, p := newStaticSite(t, dir), NewProfile(t)
 	for strategy, c := range map[string]struct{ denied, warnings, ttl string }{
 		"web-lock":  {"acquire-denied", "0", "25000"},

@@ -121,8 +121,7 @@ func TestOperatorState(t *testing.T) {
 			out: io.Discard, err: t.Output(), hostname: func() (string, error) { return host, nil },
 			getenv: func(string) string { return "" },
 		})
-		info, err := os.Stat(path)
-		must.OK(t, err)
+		info := must.Get(os.Stat(path))(t)
 		if code != exitDone || info.Mode() != 0o600 {
 			t.Errorf("exit %d, mode %v", code, info.Mode())
 		}

@@ -35,13 +35,8 @@ func TestUnlock(t *testing.T) {
 		taskguard(t, q.env, "unlock missing").fails(t, `"missing"`)
 		q.wantTasks(t, 1)
 	})
-	t.Run("the time of its next attempt goes", func(t *testing.T) {
-		put(t, q.env, "waiting", doc{"status": "QUEUED", "attempts": 1, "lockToken": 1, "nextAttemptAt": longAgo})
-		taskguard(t, q.env, "unlock waiting").done(t, "changed by an operator")
-	})
 	t.Run("without a queue only the document changes", func(t *testing.T) {
 		locked(t, a, "y")
-		taskguard(t, q.without(), "unlock y").done(t, "TASK_QUEUE is not set")
 		o := taskguard(t, q.without(), "unlock y --json").done(t, "TASK_QUEUE is not set")
 		wantValues(t, o.object(t), doc{"delivery": "none"})
 		wantValues(t, fieldsOf(t, q.env, "y"), doc{"lockOwner": nil, "status": "QUEUED"})

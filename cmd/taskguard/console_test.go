@@ -22,7 +22,6 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/testing/emulatortest"
-	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
 
@@ -58,8 +57,7 @@ func browse(t *testing.T, method, target, body string, header ...string) outcome
 	}
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
-	resp, err := transport.RoundTrip(r)
-	must.OK(t, err)
+	resp := must.Get(transport.RoundTrip(r))(t)
 	defer resp.Body.Close()
 	data := must.Get(io.ReadAll(resp.Body))(t)
 	if resp.StatusCode == http.StatusSeeOther {
@@ -70,21 +68,15 @@ func browse(t *testing.T, method, target, body string, header ...string) outcome
 
 var hiddenField = regexp.MustCompile(`type="hidden" name="(\w+)" value="([^"]*)"`)
 
-// submitForm opens a page of confirmation and sends its form.
-func submitForm(t *testing.T, target string, header ...string) outcome {
+// confirm opens a page of confirmation, sends its form, and returns the page that follows.
+func confirm(t *testing.T, address, path string, header ...string) outcome {
 	t.Helper()
-	text := browse(t, http.MethodGet, target, "", header...).out
 	form := url.Values{}
+	text := browse(t, http.MethodGet, address+path, "", header...).out
 	for _, f := range hiddenField.FindAllStringSubmatch(text, -1) {
 		form.Set(f[1], f[2])
 	}
-	return browse(t, http.MethodPost, target, form.Encode(), header...)
-}
-
-// confirm makes a change, and returns the page that follows.
-func confirm(t *testing.T, address, verb, id string, header ...string) outcome {
-	t.Helper()
-	page := submitForm(t, address+"/"+verb+"?id="+url.QueryEscape(id), header...)
+	page := browse(t, http.MethodPost, address+path, form.Encode(), header...)
 	if page.code == http.StatusSeeOther {
 		return browse(t, http.MethodGet, address+page.out, "", header...)
 	}
@@ -105,7 +97,7 @@ func TestConsole(t *testing.T) {
 		lacks(t, "data-action", `method="post"`, "data-overdue")
 	browse(t, http.MethodGet, address+"/analysis?show=all&id="+url.QueryEscape(id), "").
 		want(t, http.StatusOK, "&#34;text&#34;") // the input
-	confirm(t, address, "unlock", id).want(t, http.StatusForbidden)
+	confirm(t, address, "/unlock?id="+url.QueryEscape(id)).want(t, http.StatusForbidden)
 	port := address[strings.LastIndex(address, ":")+1:]
 	taskguard(t, env, "console --port "+port).fails(t, "--port")
 	taskguard(t, env.with("PORT", port), "console --listen 127.0.0.1").fails(t, port) // as on Cloud Run
@@ -117,28 +109,19 @@ func TestConsole(t *testing.T) {
 
 func TestConsole_Write(t *testing.T) {
 	t.Parallel()
-	t.Run("a change is made and logged as a command's", func(t *testing.T) {
-		env := store(t)
-		locked(t, analyses(t, env), "x")
-		address, log, _ := consoleOf(t, env, "--port", "0", "--write")
-		confirm(t, address, "requeue", "x").want(t, http.StatusConflict, "locked by w/1")
-		confirm(t, address, "unlock", "x").want(t, http.StatusOK, "TASK_QUEUE")
-		wantParts(t, log, "command=unlock", "analysis_id=x", "by=", "lock_owner=w/1", "level=INFO")
-		wantValues(t, fieldsOf(t, env, "x"), doc{"lockOwner": nil, "status": "QUEUED", "attempts": int64(1)})
-	})
-	t.Run("what cannot be booked is logged, and ends a change of all", func(t *testing.T) {
-		q := newQueue(t)
-		a := analyses(t, q.env)
-		locked(t, a, "y")
-		address, log, _ := consoleOf(t, q.missing(), "--port", "0", "--write")
-		confirm(t, address, "unlock", "y").want(t, http.StatusBadGateway, `href="/unlock?id=y"`)
-		wantParts(t, log, "level=WARN", "analysis_id=y")
-		putFailed(t, q.env, 100) // 16 at once; the others must be left alone
-		submitForm(t, address+"/all/requeue?state=FAILED")
-		if n := must.Get(a.Count(t.Context(), repo.Filter{Status: analysislock.Failed}))(t); n < 60 || n > 99 {
-			t.Errorf("%d are still FAILED, want that a change of all ends where the queue refuses", n)
-		}
-	})
+	q := newQueue(t)
+	a := analyses(t, q.env)
+	locked(t, a, "x")
+	address, log, _ := consoleOf(t, q.missing(), "--port", "0", "--write")
+	confirm(t, address, "/requeue?id=x").want(t, http.StatusConflict, "locked by w/1")
+	confirm(t, address, "/unlock?id=x").want(t, http.StatusBadGateway, `href="/unlock?id=x"`)
+	wantParts(t, log, "command=unlock", "analysis_id=x", "by=", "lock_owner=w/1", "level=INFO", "level=WARN")
+	wantValues(t, fieldsOf(t, q.env, "x"), doc{"lockOwner": nil, "status": "QUEUED", "attempts": int64(1)})
+	putFailed(t, q.env, 100) // a change of all ends where the queue refuses: 16 are under way then
+	confirm(t, address, "/all/requeue?state=FAILED")
+	if n := must.Get(a.Count(t.Context(), repo.Filter{Status: "FAILED"}))(t); n < 60 || n > 99 {
+		t.Errorf("%d are still FAILED, want some changed, and the others left alone", n)
+	}
 }
 
 // internal/taskauth tests what a token needs.
@@ -165,6 +148,6 @@ func TestConsole_Proxy(t *testing.T) {
 	for _, bad := range []string{"", token("/projects/2")} {
 		browse(t, http.MethodPost, address+"/unlock?id=x", "", header, bad).want(t, http.StatusUnauthorized)
 	}
-	confirm(t, address, "unlock", "x", header, token(audience)).want(t, http.StatusOK)
+	confirm(t, address, "/unlock?id=x", header, token(audience)).want(t, http.StatusOK)
 	wantParts(t, log, "by=operator@example.test")
 }

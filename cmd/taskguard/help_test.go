@@ -95,6 +95,15 @@ func TestHelp(t *testing.T) {
 			t.Errorf("the page lists %d commands, want %d", n, len(all))
 		}
 	})
+	t.Run("the commands that are read in an emergency exist", func(t *testing.T) {
+		page := must.Get(os.ReadFile("../../docs/operations.md"))(t)
+		page = append(page, must.Get(os.ReadFile("../../docs/backup.md"))(t)...)
+		for _, named := range regexp.MustCompile("(?m)(?:^|`)taskguard ([a-z]+)").FindAllSubmatch(page, -1) {
+			if command := string(named[1]); command != "commands" {
+				taskguard(t, vars{}, "help "+command).done(t)
+			}
+		}
+	})
 	t.Run("completion's descriptions have no quotes of the help", func(t *testing.T) {
 		taskguard(t, vars{}, "__complete requeue --co").done(t, "CODE").lacks(t, "`")
 		taskguard(t, vars{}, "__complete requeue --code", "").done(t, "\nstalled\n", "\n:4\n")

@@ -1,8 +1,8 @@
 package alerts
 
 import (
-	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -11,16 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
-	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/chunks"
-	"github.com/prometheus/prometheus/util/annotations"
 )
 
 // policy is a shipped alert.
@@ -39,15 +35,14 @@ func policies(t *testing.T) (all []policy) {
 		t.Fatalf("%q, %v", paths, err)
 	}
 	for _, path := range paths {
-		data, err := os.ReadFile(path)
-		must.OK(t, err)
 		var p struct {
 			DisplayName, Severity string
 			Conditions            []struct {
 				ConditionPrometheusQueryLanguage struct{ Query, Duration, EvaluationInterval string }
 			}
 		}
-		if err := json.Unmarshal(data, &p); err != nil {
+		data, err := os.ReadFile(path)
+		if err = errors.Join(err, json.Unmarshal(data, &p)); err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
 		c := p.Conditions[0].ConditionPrometheusQueryLanguage
@@ -65,63 +60,47 @@ func policies(t *testing.T) (all []policy) {
 type samples map[string][]chunks.Sample
 
 type sample struct {
-	at    int64
-	value float64
+	chunks.Sample // nil: the methods of histograms
+	at            int64
+	value         float64
 }
 
-func (s sample) T() int64                      { return s.at }
-func (s sample) ST() int64                     { return 0 }
-func (s sample) F() float64                    { return s.value }
-func (s sample) H() *histogram.Histogram       { return nil }
-func (s sample) FH() *histogram.FloatHistogram { return nil }
-func (s sample) Type() chunkenc.ValueType      { return chunkenc.ValFloat }
-func (s sample) Copy() chunks.Sample           { return s }
+func (s sample) T() int64                 { return s.at }
+func (s sample) ST() int64                { return 0 }
+func (s sample) F() float64               { return s.value }
+func (s sample) Type() chunkenc.ValueType { return chunkenc.ValFloat }
 
 // minute is a time of the simulation in milliseconds.
 func minute(n int) int64 { return int64(n) * time.Minute.Milliseconds() }
 
-func (s samples) Querier(_, _ int64) (storage.Querier, error) { return querier{s}, nil }
+// Querier implements [storage.Queryable].
+func (s samples) Querier(_, _ int64) (storage.Querier, error) {
+	return &storage.MockQuerier{SelectMockFunction: s.find}, nil
+}
 
-type querier struct{ all samples }
-
-func (q querier) Select(_ context.Context, _ bool, _ *storage.SelectHints, ms ...*labels.Matcher) storage.SeriesSet {
+func (s samples) find(_ bool, _ *storage.SelectHints, ms ...*labels.Matcher) storage.SeriesSet {
 	var found []storage.Series
-	for _, name := range slices.Sorted(maps.Keys(q.all)) {
+	for _, name := range slices.Sorted(maps.Keys(s)) {
 		series, err := parser.NewParser(parser.Options{}).ParseMetric(name)
 		if err != nil {
 			return storage.ErrSeriesSet(err)
 		}
 		if !slices.ContainsFunc(ms, func(m *labels.Matcher) bool { return !m.Matches(series.Get(m.Name)) }) {
-			found = append(found, storage.NewListSeries(series, q.all[name]))
+			found = append(found, storage.NewListSeries(series, s[name]))
 		}
 	}
-	return &list{series: found}
+	return &list{SeriesSet: storage.EmptySeriesSet(), series: found}
 }
-
-func (querier) LabelValues(
-	context.Context, string, *storage.LabelHints, ...*labels.Matcher,
-) ([]string, annotations.Annotations, error) {
-	return nil, nil, nil
-}
-
-func (querier) LabelNames(
-	context.Context, *storage.LabelHints, ...*labels.Matcher,
-) ([]string, annotations.Annotations, error) {
-	return nil, nil, nil
-}
-
-func (querier) Close() error { return nil }
 
 // list is a set of series in their order.
 type list struct {
-	series []storage.Series
-	next   int
+	storage.SeriesSet // has no error and no warnings
+	series            []storage.Series
+	next              int
 }
 
-func (l *list) Next() bool                      { l.next++; return l.next <= len(l.series) }
-func (l *list) At() storage.Series              { return l.series[l.next-1] }
-func (*list) Err() error                        { return nil }
-func (*list) Warnings() annotations.Annotations { return nil }
+func (l *list) Next() bool         { l.next++; return l.next <= len(l.series) }
+func (l *list) At() storage.Series { return l.series[l.next-1] }
 
 // firing returns the minutes in which an alert is open: its condition has held for as long as it must.
 func firing(t *testing.T, engine *promql.Engine, p policy, s samples, minutes int) (open []bool) {

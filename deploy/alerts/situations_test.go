@@ -122,12 +122,10 @@ func situations(perDay int) map[string]situation {
 		},
 		"four lines of recovery are lost": {ends: allReady, uncounted: [2]float64{begins, begins + 4}},
 		"an act is abandoned": {
-			ends: allReady, abandoned: begins,
-			must: map[string]int{"records are abandoned": 2},
+			ends: allReady, abandoned: begins, must: map[string]int{"records are abandoned": 2},
 		},
 		"an act is uncertain": {
-			ends: allReady, uncertain: begins,
-			must: map[string]int{"an act is uncertain": 2},
+			ends: allReady, uncertain: begins, must: map[string]int{"an act is uncertain": 2},
 		},
 		"an analyzer asks for a wait of hours": {
 			ends: during(300, func(int, int) end { return end{outcome: "retry", after: 0.2, wait: 240} }),

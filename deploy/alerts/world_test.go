@@ -257,7 +257,7 @@ func (w *world) samples() samples {
 			value += n
 			next := adds[min(m+1, len(adds)-1)]
 			if begun = begun || max(next, n) > 0; begun {
-				all[series] = append(all[series], sample{minute(m), value})
+				all[series] = append(all[series], sample{at: minute(m), value: value})
 			}
 		}
 	}
@@ -265,7 +265,7 @@ func (w *world) samples() samples {
 	for m, n := range w.depth {
 		depth += n
 		const series = `cloudtasks_googleapis_com:queue_depth{monitored_resource="cloud_tasks_queue",queue_id="analyses"}`
-		all[series] = append(all[series], sample{minute(m), depth})
+		all[series] = append(all[series], sample{at: minute(m), value: depth})
 	}
 	return all
 }

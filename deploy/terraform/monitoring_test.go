@@ -140,11 +140,9 @@ func monitoringFilesAreTheModules(t *testing.T, files json.RawMessage) {
 	}
 	got := map[string]string{}
 	for _, pattern := range []string{"*.json", "*/*.json"} {
-		paths, err := filepath.Glob(filepath.Join(monitoringFolder, pattern))
-		must.OK(t, err)
+		paths := must.Get(filepath.Glob(filepath.Join(monitoringFolder, pattern)))(t)
 		for _, path := range paths {
-			name, err := filepath.Rel(monitoringFolder, path)
-			must.OK(t, err)
+			name := must.Get(filepath.Rel(monitoringFolder, path))(t)
 			got[filepath.ToSlash(name)] = text(t, path)
 		}
 	}
@@ -200,7 +198,6 @@ func file(t *testing.T, made []byte, of any) string {
 	if err := in.Decode(of); err != nil {
 		t.Fatalf("%v: %s", err, made)
 	}
-	out, err := json.MarshalIndent(of, "", "  ")
-	must.OK(t, err)
+	out := must.Get(json.MarshalIndent(of, "", "  "))(t)
 	return strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&").Replace(string(out)) + "\n"
 }

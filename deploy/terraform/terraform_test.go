@@ -77,8 +77,7 @@ func calls(t *testing.T, cases map[string]vars) (folder string) {
 		maps.Copy(call, given)
 		modules[name], outputs[name] = call, vars{"value": "${module." + name + "}"}
 	}
-	main, err := json.Marshal(vars{"module": modules, "output": outputs})
-	must.OK(t, err)
+	main := must.Get(json.Marshal(vars{"module": modules, "output": outputs}))(t)
 	return configuration(t, "main.tf.json", string(main))
 }
 
@@ -112,8 +111,7 @@ func configuration(t *testing.T, name, main string) (folder string) {
 
 func text(t *testing.T, path string) string {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	must.OK(t, err)
+	data := must.Get(os.ReadFile(path))(t)
 	return string(data)
 }
 
@@ -191,8 +189,7 @@ func TestSettings(t *testing.T) {
 	for name, one := range all {
 		got[name] = one.Value.Settings
 	}
-	data, err := json.MarshalIndent(got, "", " ")
-	must.OK(t, err)
+	data := must.Get(json.MarshalIndent(got, "", " "))(t)
 	if *update {
 		must.OK(t, os.WriteFile(golden, append(data, '\n'), 0o600))
 	}

@@ -2,8 +2,6 @@ package cloudtasks_test
 
 import (
 	"fmt"
-	"math"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +13,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"taskguard/emulator/cloudtasks"
@@ -28,17 +25,14 @@ func TestCreateTask(t *testing.T) {
 		task = cloudtaskspb.Task
 	)
 	url := func(u string) edit { return func(t *task) { t.GetHttpRequest().Url = u } }
-	method := func(m cloudtaskspb.HttpMethod) edit { return func(t *task) { t.GetHttpRequest().HttpMethod = m } }
 	header := func(n int) edit {
 		return func(t *task) { withHeaders(t, map[string]string{"x": strings.Repeat("a", n)}) }
 	}
 	due := func(d time.Duration) edit {
 		return func(t *task) { t.ScheduleTime = timestamppb.New(time.Now().Add(d)) }
 	}
-	get := &cloudtaskspb.Task_HttpRequest{
-		HttpRequest: &cloudtaskspb.HttpRequest{Url: target, HttpMethod: cloudtaskspb.HttpMethod_GET},
-	}
 	appEngine := &cloudtaskspb.Task_AppEngineHttpRequest{AppEngineHttpRequest: &cloudtaskspb.AppEngineHttpRequest{}}
+	get := func(t *task) { t.GetHttpRequest().HttpMethod = cloudtaskspb.HttpMethod_GET }
 	deadline := func(d time.Duration) edit { return func(t *task) { t.DispatchDeadline = durationpb.New(d) } }
 	name := func(name string) edit { return func(t *task) { t.Name = name } }
 	c := openQueue(t, cloudtasks.Options{Transport: always(200)}, nil)
@@ -48,14 +42,11 @@ func TestCreateTask(t *testing.T) {
 	}{
 		"no URL":             {url(""), bad},
 		"another scheme":     {url("ftp://h/x"), bad},
-		"not a URL":          {url("http://["), bad},
 		"URL of 2083":        {url("http://h/" + strings.Repeat("a", 2074)), ok},
 		"URL of 2084":        {url("http://h/" + strings.Repeat("a", 2075)), bad},
 		"2083, not encoded":  {url("http://h/" + strings.Repeat("a", 2073) + "é"), bad},
-		"GET":                {func(t *task) { t.MessageType = get }, ok},
-		"GET with a body":    {method(cloudtaskspb.HttpMethod_GET), bad},
-		"PUT with a body":    {method(cloudtaskspb.HttpMethod_PUT), ok},
-		"unknown method":     {method(99), bad},
+		"GET":                {func(t *task) { get(t); t.GetHttpRequest().Body = nil }, ok},
+		"GET with a body":    {get, bad},
 		"headers of 80 KB":   {header(80 << 10), bad},
 		"headers of less":    {header(80<<10 - 100), ok},
 		"under 15 s":         {deadline(15*time.Second - time.Millisecond), bad},
@@ -172,31 +163,22 @@ func TestCreateQueue(t *testing.T) {
 	_, err = c.client.CreateQueue(t.Context(), req)
 	wantCode(t, err, codes.AlreadyExists)
 
-	rate := func(perSecond float64) *cloudtaskspb.Queue {
-		return &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: perSecond}}
-	}
 	type retry = cloudtaskspb.RetryConfig
-	n := 0
-	for want, queues := range map[codes.Code][]*cloudtaskspb.Queue{
-		codes.InvalidArgument: {
-			rate(-1), rate(501), rate(math.NaN()), atOnce(-1), atOnce(5001),
-			retrying(&retry{MaxAttempts: -2}), retrying(&retry{MaxDoublings: -1}),
-			retrying(&retry{MinBackoff: seconds(-1)}), retrying(&retry{MaxBackoff: seconds(-1)}),
-			retrying(&retry{MaxRetryDuration: seconds(-1)}),
-			retrying(&retry{MinBackoff: seconds(10), MaxBackoff: seconds(1)}),
-		},
-		codes.Unimplemented: {rate(5), {HttpTarget: &cloudtaskspb.HttpTarget{}}},
-		codes.OK: {
-			atOnce(5000), retrying(&retry{MaxAttempts: -1}), retrying(&retry{MinBackoff: seconds(7200)}),
-			retrying(&retry{MinBackoff: seconds(1), MaxBackoff: seconds(1)}),
-		},
+	const bad = codes.InvalidArgument
+	limited := &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 5}}
+	for pb, want := range map[*cloudtaskspb.Queue]codes.Code{
+		atOnce(-1): bad, atOnce(5001): bad, atOnce(5000): codes.OK,
+		retrying(&retry{MaxAttempts: -2}): bad, retrying(&retry{MaxAttempts: -1}): codes.OK,
+		retrying(&retry{MinBackoff: seconds(-1)}): bad, retrying(&retry{MaxBackoff: seconds(-1)}): bad,
+		retrying(&retry{MaxDoublings: -1}):                                bad,
+		retrying(&retry{MinBackoff: seconds(10), MaxBackoff: seconds(1)}): bad,
+		retrying(&retry{MinBackoff: seconds(7200)}):                       codes.OK,
+		retrying(&retry{MaxRetryDuration: seconds(1)}):                    codes.Unimplemented,
+		limited: codes.Unimplemented, {HttpTarget: &cloudtaskspb.HttpTarget{}}: codes.Unimplemented,
 	} {
-		for _, q := range queues {
-			n++
-			q.Name = fmt.Sprint(queue, n)
-			if err := c.CreateQueue(q); status.Code(err) != want {
-				t.Errorf("%v: %v, want %v", q, err, want)
-			}
+		pb.Name = fmt.Sprintf("%s%p", queue, pb)
+		if err := c.CreateQueue(pb); status.Code(err) != want {
+			t.Errorf("%v: %v, want %v", pb, err, want)
 		}
 	}
 }
@@ -289,22 +271,15 @@ func TestListQueues(t *testing.T) {
 	for _, name := range []string{parent + "/queues/b", parent + "/queues/a", parent + "2/queues/c"} {
 		wantCode(t, c.CreateQueue(&cloudtaskspb.Queue{Name: name}), codes.OK)
 	}
-	list := func(req *cloudtaskspb.ListQueuesRequest) (names []string, err error) {
-		for q, err := range c.client.ListQueues(t.Context(), req).All() {
-			if err != nil {
-				return names, err
-			}
-			names = append(names, q.Name)
-		}
-		return names, nil
+	var got []string
+	for q, err := range c.client.ListQueues(t.Context(), &cloudtaskspb.ListQueuesRequest{Parent: parent}).All() {
+		wantCode(t, err, codes.OK)
+		got = append(got, q.Name)
 	}
-	got, err := list(&cloudtaskspb.ListQueuesRequest{Parent: parent})
-	wantCode(t, err, codes.OK)
 	equal(t, "those of the location", []string{parent + "/queues/a", parent + "/queues/b"}, got)
-	_, err = list(&cloudtaskspb.ListQueuesRequest{Parent: parent, Filter: "state: PAUSED"})
+	filtered := &cloudtaskspb.ListQueuesRequest{Parent: parent, Filter: "state: PAUSED"}
+	_, err := c.client.ListQueues(t.Context(), filtered).Next()
 	wantCode(t, err, codes.Unimplemented)
-	_, err = list(&cloudtaskspb.ListQueuesRequest{Parent: "l"})
-	wantCode(t, err, codes.InvalidArgument)
 }
 
 func TestPauseQueue(t *testing.T) {
@@ -336,24 +311,4 @@ func TestPauseQueue(t *testing.T) {
 		pb, err = c.client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: queue})
 		wantState(pb, err, cloudtaskspb.Queue_RUNNING)
 	})
-}
-
-func TestOtherCalls(t *testing.T) {
-	conn, err := open(t, cloudtasks.Options{}).Dial()
-	wantCode(t, err, codes.OK)
-	defer func() { _ = conn.Close() }()
-	var served []string
-	for _, m := range cloudtaskspb.CloudTasks_ServiceDesc.Methods {
-		path := "/google.cloud.tasks.v2.CloudTasks/" + m.MethodName
-		err := conn.Invoke(t.Context(), path, &emptypb.Empty{}, &emptypb.Empty{})
-		if status.Code(err) == codes.InvalidArgument {
-			served = append(served, m.MethodName)
-		} else if !strings.Contains(err.Error(), "method "+m.MethodName+" ") {
-			t.Errorf("%s: %v", m.MethodName, err)
-		}
-	}
-	slices.Sort(served)
-	equal(t, "served", strings.Fields(
-		"CreateQueue CreateTask DeleteTask GetQueue GetTask ListQueues ListTasks PauseQueue PurgeQueue ResumeQueue",
-	), served)
 }

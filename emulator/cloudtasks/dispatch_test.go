@@ -275,9 +275,6 @@ func TestSpread(t *testing.T) {
 			if last < 1.4 || last > 1.5 {
 				t.Errorf("%s: the last after %v times the backoff", header, last)
 			}
-			if n := len(slices.Compact(retries)); n < 90 {
-				t.Errorf("%s: only %d times", header, n)
-			}
 		})
 	}
 }

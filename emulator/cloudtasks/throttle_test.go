@@ -56,10 +56,6 @@ func TestThrottle_Recovery(t *testing.T) {
 	between(t, "a second at last", q.flood(10*time.Second, 200)/10, 499, 501)
 }
 
-func TestThrottle_New(t *testing.T) {
-	between(t, "in two minutes", newBusyQueue().flood(2*time.Minute, -1), 5+5*120-1, 5+5*120)
-}
-
 func TestThrottle_Idle(t *testing.T) {
 	for pause, want := range map[time.Duration][2]int{time.Minute: {28, 32}, time.Hour: {5, 6}} {
 		q := newBusyQueue()

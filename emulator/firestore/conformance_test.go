@@ -51,8 +51,8 @@ type conformanceCase struct {
 // conformance are the cases that must pass on both servers.
 func conformance() []conformanceCase {
 	return slices.Concat(
-		readCases, writeCases, noOpCases, transformCases, limitCases, nameCases,
-		transactionCases, lockCases, queryCases, refusalCases, raceCases, listenCases,
+		readCases, writeCases, noOpCases, transformCases, limitCases,
+		transactionCases, lockCases, queryCases, listenCases,
 	)
 }
 

@@ -1,7 +1,6 @@
 package firestore_test
 
 import (
-	"context"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,18 +15,6 @@ import (
 )
 
 var transactionCases = []conformanceCase{
-	{"TransactionReadsAndWrites", func(t *testing.T, r *rig) {
-		ref := r.doc(object{"n": 1})
-		err := r.client.RunTransaction(r.ctx, func(_ context.Context, tx *client.Transaction) error {
-			snap, err := tx.Get(ref)
-			if err != nil {
-				return err
-			}
-			return tx.Update(ref, []client.Update{{Path: "n", Value: snap.Data()["n"].(int64) + 1}})
-		})
-		wantCode(t, err, codes.OK)
-		wantData(t, r.get(ref), object{"n": int64(2)})
-	}},
 	{"EndedTransactionIsInvalidButMayBeRolledBack", func(t *testing.T, r *rig) {
 		ref := r.doc(nil)
 		committed, rolledBack, refused := r.begin(), r.begin(), r.begin()
@@ -189,40 +176,6 @@ var lockCases = []conformanceCase{
 			if committed != 1 || refused != 1 {
 				t.Errorf("%d committed, %d aborted, want one of each", committed, refused)
 			}
-		}
-	}},
-}
-
-var raceCases = []conformanceCase{
-	{"Of16ConditionalUpdatesOneWins", func(t *testing.T, r *rig) {
-		ref := r.doc(object{"owner": -1})
-		var all, read sync.WaitGroup
-		var won, lost atomic.Int32
-		read.Add(16)
-		for i := range 16 {
-			all.Go(func() {
-				snap, err := ref.Get(r.ctx)
-				read.Done()
-				if err != nil {
-					t.Errorf("get: %v", err)
-					return
-				}
-				read.Wait()
-				mine := []client.Update{{Path: "owner", Value: i}}
-				_, err = ref.Update(r.ctx, mine, client.LastUpdateTime(snap.UpdateTime))
-				switch status.Code(err) {
-				case codes.OK:
-					won.Add(1)
-				case codes.FailedPrecondition:
-					lost.Add(1)
-				default:
-					t.Errorf("update: %v", err)
-				}
-			})
-		}
-		all.Wait()
-		if won.Load() != 1 || lost.Load() != 15 {
-			t.Errorf("%d won, %d lost, want 1 and 15", won.Load(), lost.Load())
 		}
 	}},
 }

@@ -1,6 +1,8 @@
 package firestore_test
 
 import (
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -85,54 +87,53 @@ var limitCases = []conformanceCase{
 			wantCode(t, err, want)
 		}
 	}},
-	{"TextOrBytesAre1048487AtMost", func(t *testing.T, r *rig) {
-		for n, want := range map[int]codes.Code{1048487: codes.OK, 1048488: codes.InvalidArgument} {
-			for _, v := range []any{strings.Repeat("x", n), make([]byte, n)} {
-				_, err := r.client.Doc("c/d").Set(r.ctx, object{"f": v})
-				wantCode(t, err, want)
+	{"StoredValuesHaveLimits", func(t *testing.T, r *rig) {
+		long := func(n int) *value { return mapValue(fields{strings.Repeat("k", n): integerValue(1)}) }
+		more := vectorValue(doubleValue(1))
+		more.GetMapValue().Fields["more"] = doubleValue(1)
+		for name, values := range map[string][2]*value{ // one that is stored, and one that is not
+			"depth of maps":   {nested(20, integerValue(1)), nested(21, integerValue(1))},
+			"depth of arrays": {nested(19, arrayValue(integerValue(1))), nested(20, arrayValue(integerValue(1)))},
+			"path":            {long(1498), long(1499)},
+			"path in arrays":  {arrayValue(long(1498)), arrayValue(long(1499))},
+			"name":            {mapValue(fields{"____": integerValue(1)}), mapValue(fields{"": integerValue(1)})},
+			"type":            {integerValue(1), {}},
+			"place":           {pointValue(90, 180), pointValue(90.1, 0)},
+			"nowhere":         {pointValue(-90, -180), pointValue(math.NaN(), 0)},
+			"reference":       {referenceValue("projects/o/databases/d/documents/c/d"), referenceValue("c/d")},
+			"array in array":  {arrayValue(), arrayValue(arrayValue())},
+			"vector":          {vectorValue(doubleValue(1)), vectorValue()},
+			"whole vector":    {vectorValue(doubleValue(1)), vectorValue(integerValue(1))},
+			"only a vector":   {vectorValue(doubleValue(1)), more},
+			"dimensions": {
+				vectorValue(slices.Repeat([]*value{doubleValue(1)}, 2048)...),
+				vectorValue(slices.Repeat([]*value{doubleValue(1)}, 2049)...),
+			},
+		} {
+			for i, want := range []codes.Code{codes.OK, codes.InvalidArgument} {
+				_, err := r.commit(nil, putFields(r.name("c/d"), fields{"f": values[i]}))
+				wantCode(t, err, want, name)
 			}
 		}
 	}},
-	{"MapsAndArraysNest20Deep", func(t *testing.T, r *rig) {
-		for depth, want := range map[int]codes.Code{20: codes.OK, 21: codes.InvalidArgument} {
-			ref := r.doc(nil)
-			_, err := r.commit(nil, putFields(ref.Path, fields{"f": nested(depth, integerValue(1))}))
-			wantCode(t, err, want)
-			_, err = r.commit(nil, putFields(ref.Path, fields{"f": nested(depth-1, arrayValue(integerValue(1)))}))
-			wantCode(t, err, want)
-		}
-	}},
-	{"UnstorableValuesAreInvalid", func(t *testing.T, r *rig) {
-		for name, v := range map[string]*value{
-			"array in array": arrayValue(arrayValue()),
-			"other type":     mapValue(fields{"__type__": textValue("other")}),
-			"reserved name":  mapValue(fields{"__x__": integerValue(1)}),
-			"empty name":     mapValue(fields{"": integerValue(1)}),
+	{"TransformsThatMakeNoSenseAreInvalid", func(t *testing.T, r *rig) {
+		untyped := arrayValue(&value{}).GetArrayValue()
+		increment := &firestorepb.DocumentTransform_FieldTransform_Increment{Increment: integerValue(1)}
+		var unknown firestorepb.DocumentTransform_FieldTransform_SetToServerValue
+		remove := &firestorepb.DocumentTransform_FieldTransform_RemoveAllFromArray{RemoveAllFromArray: untyped}
+		union := &firestorepb.DocumentTransform_FieldTransform_AppendMissingElements{AppendMissingElements: untyped}
+		for name, transforms := range map[string][]*fieldTransform{
+			"an unknown server value": {{FieldPath: "n", TransformType: &unknown}},
+			"a removal of nothing":    {{FieldPath: "n", TransformType: remove}},
+			"an append of nothing":    {{FieldPath: "n", TransformType: union}},
+			"a field and one that is inside": {
+				{FieldPath: "m.x", TransformType: increment}, {FieldPath: "m", TransformType: increment},
+			},
 		} {
-			_, err := r.commit(nil, putFields(r.name("c/bad"), fields{"f": v}))
+			w := putFields(r.name("c/d"), nil)
+			w.UpdateTransforms = transforms
+			_, err := r.commit(nil, w)
 			wantCode(t, err, codes.InvalidArgument, name)
-		}
-		_, err := r.doc(nil).Set(r.ctx, object{"f": client.ArrayUnion(object{"__x__": 1})})
-		wantCode(t, err, codes.InvalidArgument)
-	}},
-	{"FieldNames", func(t *testing.T, r *rig) {
-		for name, want := range map[string]codes.Code{
-			"": codes.InvalidArgument, "__x__": codes.InvalidArgument, "__name__": codes.InvalidArgument,
-			"__type__": codes.InvalidArgument, strings.Repeat("a", 1501): codes.InvalidArgument,
-			"__a": codes.OK, "a__": codes.OK, "____": codes.OK, "a.b": codes.OK, "a/b": codes.OK, "`": codes.OK,
-			"é": codes.OK, "\x00": codes.OK, strings.Repeat("a", 1500): codes.OK,
-		} {
-			_, err := r.commit(nil, putFields(r.name("c/d"), fields{name: integerValue(1)}))
-			wantCode(t, err, want, name)
-		}
-	}},
-	{"AFieldsDottedPathHas1500BytesAtMostAndArraysAddNothing", func(t *testing.T, r *rig) {
-		for n, want := range map[int]codes.Code{1498: codes.OK, 1499: codes.InvalidArgument} {
-			m := mapValue(fields{strings.Repeat("k", n): integerValue(1)})
-			for _, v := range []*value{m, arrayValue(m)} {
-				_, err := r.commit(nil, putFields(r.name("c/d"), fields{"f": v}))
-				wantCode(t, err, want)
-			}
 		}
 	}},
 	{"TimestampsAreCutToMicroseconds", func(t *testing.T, r *rig) {
@@ -142,29 +143,6 @@ var limitCases = []conformanceCase{
 		r.ok(r.commit(nil, putFields(ref.Path, fields{"t": v})))
 		if got := r.get(ref).Data()["t"].(time.Time); got.Unix() != -5 || got.Nanosecond() != 1000 {
 			t.Errorf("stored %v, want -5 s and 1000 ns", got)
-		}
-	}},
-}
-
-var nameCases = []conformanceCase{
-	{"DocumentIDs", func(t *testing.T, r *rig) {
-		for _, name := range []string{"c/d", r.database + "/c/d", r.name("c"), "projects/p/databases//documents/c/d"} {
-			_, err := r.readName(name)
-			wantCode(t, err, codes.InvalidArgument, name)
-		}
-		long := strings.Repeat("x", 1500)
-		for id, want := range map[string]codes.Code{
-			"": codes.InvalidArgument, ".": codes.InvalidArgument, "..": codes.InvalidArgument,
-			"__x__": codes.InvalidArgument, long + "x": codes.InvalidArgument, "b/c": codes.InvalidArgument,
-			"...": codes.OK, "____": codes.OK, "__x": codes.OK, " ": codes.OK, "\x00\x01": codes.OK,
-			"é": codes.OK, long: codes.OK,
-		} {
-			_, err := r.commit(nil, putFields(r.name("c/"+id), nil))
-			wantCode(t, err, want, "write", id)
-			if len(id) <= 1500 { // Google's emulator reads a longer one as missing
-				_, err = r.readName(r.name("c/" + id))
-				wantCode(t, err, want, "read", id)
-			}
 		}
 	}},
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
+	"google.golang.org/genproto/googleapis/type/latlng"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -98,6 +99,15 @@ func (c *chooser) document(collection string, count int) string {
 	})
 }
 
+func pointValue(latitude, longitude float64) *value {
+	p := &latlng.LatLng{Latitude: latitude, Longitude: longitude}
+	return &value{ValueType: &firestorepb.Value_GeoPointValue{GeoPointValue: p}}
+}
+
+func referenceValue(name string) *value {
+	return &value{ValueType: &firestorepb.Value_ReferenceValue{ReferenceValue: name}}
+}
+
 func (c *chooser) reference() *value {
 	return referenceValue(c.document("v", readDocuments))
 }
@@ -172,6 +182,16 @@ func compositeFilter(op compositeOperator, parts []*queryFilter) *queryFilter {
 	return &queryFilter{FilterType: &firestorepb.StructuredQuery_Filter_CompositeFilter{
 		CompositeFilter: &firestorepb.StructuredQuery_CompositeFilter{Op: op, Filters: parts},
 	}}
+}
+
+func fieldFilter(path string, op int32, v *value) *queryFilter {
+	filter := &firestorepb.StructuredQuery_FieldFilter{
+		Field: &firestorepb.StructuredQuery_FieldReference{FieldPath: path},
+		Op:    firestorepb.StructuredQuery_FieldFilter_Operator(op), Value: v,
+	}
+	return &queryFilter{
+		FilterType: &firestorepb.StructuredQuery_Filter_FieldFilter{FieldFilter: filter},
+	}
 }
 
 func (c *chooser) filter(depth int) *queryFilter {

@@ -105,7 +105,6 @@ func TestListen(t *testing.T) {
 		inBubble(t, func(t *testing.T, r *rig, _ *firestore.Server) {
 			query := r.request(r.client.Collection("c").Query)
 			query.Parent = "projects/p/databases/d/documents"
-			malformed := "project/p/databases/d"
 			one, two := documentsTarget(r.name("c/a")), documentsTarget(r.name("c/a"), r.name("c/b"))
 			listen := func(what string, want codes.Code, requests ...*firestorepb.ListenRequest) {
 				t.Helper()
@@ -125,7 +124,6 @@ func TestListen(t *testing.T) {
 			listen("once", not, addTarget(r.database, &firestorepb.Target{Once: true}))
 			listen("another query", bad, addTarget(r.database, queryTarget(query)))
 			listen("another document", bad, addTarget("projects/p/databases/d", one))
-			listen("no database", bad, addTarget(malformed, documentsTarget(malformed+"/documents/c/d")))
 		})
 	})
 }

@@ -94,3 +94,37 @@ func TestUnrecordable_OpenActs(t *testing.T) {
 		})
 	}
 }
+
+// none is a backlog without orphans.
+type none struct{ OrphanFinder }
+
+func (none) Orphaned(context.Context, int) ([]lease.Cell[analysislock.Analysis], bool, error) {
+	return nil, false, nil
+}
+
+// unreadable are keys whose parked analyses cannot be read.
+type unreadable struct{ Keys }
+
+func (unreadable) Wakeable(context.Context) ([]analysislock.Analysis, error) {
+	return nil, lease.ErrUnavailable
+}
+
+// The oldest of all kinds counts, by the store's time.
+func TestRecoverAll(t *testing.T) {
+	began := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	aged := func(minutes time.Duration, keys Keys) *Runner {
+		return &Runner{
+			Names: TaskNames{Kind: "k"}, Queue: &forgetful{}, Orphans: none{}, Keys: keys,
+			Oldest: func(context.Context) (analysislock.Analysis, bool, error) {
+				return analysislock.Analysis{CreatedAt: began, ReadAt: began.Add(minutes * time.Minute)}, true, nil
+			},
+		}
+	}
+	all, err := RecoverAll(t.Context(), []*Runner{aged(1, nil), aged(3, nil), aged(2, unreadable{})})
+	if all.Oldest != 3*time.Minute || !all.More {
+		t.Errorf("%+v, want the age of 3 minutes, and more", all)
+	}
+	if !errors.Is(err, lease.ErrUnavailable) || !strings.Contains(err.Error(), `kind "k"`) {
+		t.Errorf("%v, want the error of the kind's keys", err)
+	}
+}

@@ -47,7 +47,7 @@ func TestEnvironment(t *testing.T) {
 	})
 	t.Run("each problem names its variables", func(t *testing.T) {
 		e := environment("ADDRESS=http://h:1", "GOOD=a~b!", "NAME=a b", "LOCK_TTL=3s", "LOCK_HEARTBEAT=3s",
-			"KEEP_FINISHED=1h", "TASK_QUEUE=q", "TASK_JWKS_URL=ftp://h")
+			"KEEP_FINISHED=1h", "TASK_QUEUE=q", "TASK_JWKS_URL=ftp://u:secret@h")
 		e.Checked("ADDRESS", "", CheckAddress)
 		e.Checked("GOOD", "", CheckName)
 		e.Checked("NAME", "", CheckName)
@@ -55,6 +55,18 @@ func TestEnvironment(t *testing.T) {
 		e.KeepFinished()
 		e.KeysURL()
 		checkProblems(t, e, "ADDRESS", "NAME", "LOCK_TTL, LOCK_HEARTBEAT", "KEEP_FINISHED", "TASK_JWKS_URL")
+		if strings.Contains(e.Err().Error(), "secret") {
+			t.Errorf("a problem repeats a password: %v", e.Err())
+		}
+	})
+	t.Run("what no resource can be named is a problem", func(t *testing.T) {
+		e := environment("GOOGLE_CLOUD_PROJECT=p/q", "FIRESTORE_DATABASE=a b", "FIRESTORE_EMULATOR_HOST=h",
+			"CLOUD_TASKS_EMULATOR_HOST=http://h:1", "TASK_QUEUE=projects/p/locations/l/queues/q",
+			"TASK_TARGET_URL=https://h")
+		e.Firestore()
+		e.TaskQueue()
+		checkProblems(t, e, "GOOGLE_CLOUD_PROJECT", "FIRESTORE_DATABASE", "FIRESTORE_EMULATOR_HOST",
+			"CLOUD_TASKS_EMULATOR_HOST")
 	})
 	t.Run("an unset variable has no value", func(t *testing.T) {
 		e := NewEnvironment(func(string) (string, bool) { return "x", false })

@@ -44,6 +44,7 @@ type cloud struct {
 	calls     atomic.Int32
 	faults    chan fault // the next CreateTask calls'
 	delivered chan *http.Request
+	bodies    atomic.Int32  // tasks that were read with their body, which needs another permission
 	delay     time.Duration // of an answer
 	answer    int           // zero: 200
 }
@@ -75,6 +76,9 @@ func (c *cloud) intercept(
 ) error {
 	if !strings.HasSuffix(method, "/CreateTask") {
 		err := invoke(ctx, method, req, reply, cc, opts...)
+		if get, ok := req.(*cloudtaskspb.GetTaskRequest); ok && get.GetResponseView() == cloudtaskspb.Task_FULL {
+			c.bodies.Add(1)
+		}
 		task, ok := reply.(*cloudtaskspb.Task)
 		if ok && task.GetLastAttempt() != nil { // meaningless without a ResponseTime
 			task.LastAttempt.ResponseStatus = status.New(codes.Unknown, "").Proto()
@@ -254,17 +258,28 @@ func TestQueue_Book(t *testing.T) {
 		}
 	})
 
+	inBubble("it gives up at the end of its context", func(t *testing.T, c *cloud) {
+		c.faults <- fault{code: noAnswer}
+		q, began := c.queue(t, taskqueue.Config{}), time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := q.Book(ctx, task); err == nil || time.Since(began) != time.Second {
+			t.Errorf("%v after %v, want an error after 1 s", err, time.Since(began))
+		}
+	})
+
 	inBubble("a task has its times and its caller", func(t *testing.T, c *cloud) {
 		at := time.Now().Add(time.Hour).Truncate(time.Second)
 		for _, tc := range []struct {
-			caller, audience   string
-			deadline, dispatch time.Duration
+			caller, own, audience string // own: the service's, if it is not the target
+			deadline, dispatch    time.Duration
 		}{
-			{"a@b.example", "https://worker.example", time.Hour, 30 * time.Minute}, // the longest
-			{"", "", 0, 10 * time.Minute},                                          // Cloud Tasks' default
+			{"a@b.example", "", "https://worker.example", time.Hour, 30 * time.Minute}, // the longest
+			{"c@b.example", "own", "own", time.Minute, time.Minute},
+			{"", "", "", 0, 10 * time.Minute}, // Cloud Tasks' default
 		} {
 			name := taskqueue.Name(tc.caller)
-			q := c.queue(t, taskqueue.Config{Caller: tc.caller, TargetURL: "https://worker.example/"})
+			q := c.queue(t, taskqueue.Config{Caller: tc.caller, Audience: tc.own, TargetURL: "https://worker.example/"})
 			book(t, q, taskqueue.Task{Name: name, AnalysisID: "x", At: at, Deadline: tc.deadline})
 			whole := &cloudtaskspb.GetTaskRequest{Name: queue + "/tasks/" + name, ResponseView: cloudtaskspb.Task_FULL}
 			got := must.Get(c.client.GetTask(t.Context(), whole))(t)
@@ -316,6 +331,9 @@ func TestQueue_Find(t *testing.T) {
 		cancel()
 		if got, err := q.Find(ended, "later", now); got != taskqueue.Absent || status.Code(err) != codes.Canceled {
 			t.Errorf("without an answer: %v, %v", got, err)
+		}
+		if n := c.bodies.Load(); n > 0 {
+			t.Errorf("%d tasks are read with their body", n)
 		}
 	})
 }

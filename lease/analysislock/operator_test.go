@@ -1,7 +1,9 @@
 package analysislock_test
 
 import (
+	"errors"
 	"testing"
+	"time"
 
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
@@ -9,6 +11,36 @@ import (
 )
 
 func unchanged(*analysis) {}
+
+// The store does not answer the commit, nor any call after it. It is made or not, and the error says neither.
+func TestOperator_Unknown(t *testing.T) {
+	for verb, change := range map[string]func(w *fixture) error{
+		"unlock":  func(w *fixture) error { return w.unlock("me") },
+		"requeue": func(w *fixture) error { return w.requeue("me") },
+		"cancel":  func(w *fixture) error { return w.cancel("me") },
+		"resolve": func(w *fixture) error { return w.resolve("me") },
+	} {
+		for _, fault := range []leasetest.Fault{leasetest.RequestLost, leasetest.ReplyLost, leasetest.Conflict} {
+			inBubble(t, verb+", "+string(fault), func(w *fixture) {
+				w.rewrite(func(d *analysis) { d.Acts = analysislock.Acts{"charge": started(1)} })
+				w.faulty().SetPlan(func(c leasetest.Call) leasetest.Fault {
+					switch {
+					case c.Op == leasetest.Swap:
+						return fault
+					case c.N > 1:
+						return leasetest.RequestLost
+					}
+					return leasetest.None
+				})
+				began := time.Now()
+				err := change(w)
+				wantErr(w, err, lease.ErrUnavailable)
+				same(w, false, errors.Is(err, lease.ErrConflict))
+				same(w, 15*time.Second, time.Since(began))
+			})
+		}
+	}
+}
 
 func TestRequeue(t *testing.T) {
 	inBubble(t, "a fresh one is made again after a conflict", func(w *fixture) {

@@ -141,6 +141,22 @@ func TestSweep_Parallel(t *testing.T) {
 	})
 }
 
+// A sweep ends before the next one is due.
+func TestSweep_Limit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		s.expire(sweepBatch)
+		began := time.Now()
+		swept, err := on(t, delayed{s}).Sweep(t.Context(), s)
+		if err == nil || swept < 700 {
+			t.Errorf("swept %d, %v; want about 800", swept, err)
+		}
+		if took := time.Since(began); took > sweepTimeout+time.Second {
+			t.Errorf("it took %v, want 50 s", took)
+		}
+	})
+}
+
 // A sweep of many rooms gives up at the first, with a short error.
 func TestSweep_Unavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -191,9 +191,7 @@ var clocks = []time.Duration{-time.Hour, 0, time.Hour}
 
 func on(t testing.TB, s lease.Store[Lock]) *Locks {
 	t.Helper()
-	l, err := New(s, 0)
-	must.OK(t, err)
-	return l
+	return must.Get(New(s, 0))(t)
 }
 
 // take returns the pending event, or nil.
@@ -217,30 +215,22 @@ func acquire(t testing.TB, l *Locks, room, owner string) State {
 
 func get(t testing.TB, l *Locks, owner string) State {
 	t.Helper()
-	s, err := l.Get(t.Context(), "r", owner)
-	must.OK(t, err)
-	return s
+	return must.Get(l.Get(t.Context(), "r", owner))(t)
 }
 
 func renew(t testing.TB, l *Locks) State {
 	t.Helper()
-	s, err := l.Renew(t.Context(), "r", "s/1")
-	must.OK(t, err)
-	return s
+	return must.Get(l.Renew(t.Context(), "r", "s/1"))(t)
 }
 
 func release(t testing.TB, l *Locks, owner string) (freed bool) {
 	t.Helper()
-	freed, err := l.Release(t.Context(), "r", owner)
-	must.OK(t, err)
-	return freed
+	return must.Get(l.Release(t.Context(), "r", owner))(t)
 }
 
 func unlock(t testing.TB, l *Locks) (unlocked bool) {
 	t.Helper()
-	unlocked, err := l.Unlock(t.Context(), "r")
-	must.OK(t, err)
-	return unlocked
+	return must.Get(l.Unlock(t.Context(), "r"))(t)
 }
 
 // expire writes the records of n rooms whose locks expire, and lets time pass.
@@ -254,8 +244,7 @@ func (s *store) expire(n int) {
 // wantSwept sweeps what f finds. It must delete n records, and leave some.
 func (s *store) wantSwept(t testing.TB, l *Locks, f Finder, n, left int) {
 	t.Helper()
-	swept, err := l.Sweep(t.Context(), f)
-	must.OK(t, err)
+	swept := must.Get(l.Sweep(t.Context(), f))(t)
 	if swept != n || len(s.records) != left {
 		t.Errorf("swept %d, left %v; want %d, %d", swept, s.records, n, left)
 	}

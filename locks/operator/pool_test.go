@@ -72,6 +72,12 @@ func TestPool_Release(t *testing.T) { // C
 		release(w, "kana")
 		w.assign("B", "kana")
 	})
+	run(t, "other sessions keep theirs", func(w *fixture) {
+		w.assign("A", "kana")
+		w.assign("B", "dia")
+		must.Get(w.pool("A").Release(w.Context()))(w)
+		w.wantWritten("B=dia")
+	})
 	run(t, "with one that is no longer in the pool", func(w *fixture) {
 		w.put(`{"storage":{"A":{"data":"retired"}}}`)
 		release(w, "retired")

@@ -112,6 +112,8 @@ func TestState_Corrupt(t *testing.T) { // O8
 			w.wantWritten("A=dia")
 			same(w, 1, replaced)
 			same(w, content, string(must.Get(os.ReadFile(w.path+".corrupt"))(w)))
+			w.put(content) // once more, beside the first
+			w.assign("A", "kana")
 		})
 	}
 	run(t, "an empty file is not kept", func(w *fixture) {

@@ -138,6 +138,12 @@ func TestFallback(t *testing.T) {
 		s.wantSince(85 * time.Second) // the reset needs nothing of the remote store, whose lease has expired
 	})
 
+	inBubble(t, "not sooner for a short TTL, as others have a longer one", true, func(s *fixture) {
+		s.remote.SetPlan(leasetest.Always(leasetest.Unavailable))
+		s.acquired(s.Locker, options{TTL: 10 * time.Second})
+		s.wantSince(25 * time.Second)
+	})
+
 	inBubble(t, "none after the remote lease was seen held", true, func(s *fixture) {
 		s.holdRemote()
 		s.remote.SetPlan(func(c leasetest.Call) leasetest.Fault {

@@ -79,6 +79,10 @@ func TestTelemetry(t *testing.T) {
 		wantCode(s, s.Release(s.Context(), ls, release{}), project.ReleaseFailed, true)
 		s.remote.SetPlan(nil)
 		must.OK(s, s.forced(ls))
+		same(s, 0o600, must.Get(os.Stat(s.telemetryFile()))(s).Mode())
+		if text := string(must.Get(os.ReadFile(s.telemetryFile()))(s)); strings.Contains(text, "lease: ") {
+			s.Errorf("the text of an error: %s", text)
+		}
 
 		lines, seen := s.lines(), map[string]bool{}
 		same(s, len(s.events), len(lines))
@@ -137,14 +141,20 @@ func TestTelemetry(t *testing.T) {
 	})
 }
 
-// lines returns the lines of the project's telemetry.
-func (s *fixture) lines() (lines []map[string]any) {
+// telemetryFile returns the only file of the project's telemetry.
+func (s *fixture) telemetryFile() string {
 	s.Helper()
 	names := must.Get(filepath.Glob(filepath.Join(s.dir, "project", "autosave", "*.jsonl")))(s)
 	if len(names) != 1 {
 		s.Fatalf("%v; want one file", names)
 	}
-	for text := range strings.Lines(string(must.Get(os.ReadFile(names[0]))(s))) {
+	return names[0]
+}
+
+// lines returns the lines of the project's telemetry.
+func (s *fixture) lines() (lines []map[string]any) {
+	s.Helper()
+	for text := range strings.Lines(string(must.Get(os.ReadFile(s.telemetryFile()))(s))) {
 		var l map[string]any
 		must.OK(s, json.Unmarshal([]byte(text), &l))
 		lines = append(lines, l)

@@ -41,6 +41,7 @@ func TestFile(t *testing.T) {
 		"without a TTL":       `{"uuid":"x","mtime":"2000-01-01T00:00:00.000Z"}`,
 		"of absurd TTL":       `{"uuid":"x","mtime":"2000-01-01T00:00:00.000Z","ttl":9223372036854775807}`,
 		"of the far future":   `{"uuid":"x","mtime":"2099-01-01T00:00:00.000Z","ttl":30000}`,
+		"written in 2099":     `{"uuid":"x","mtime":"2000-01-01T00:00:00Z","ttl":30000,"at":"2099-01-01T00:00:00Z"}`,
 		"of no readable time": `{"uuid":"x","mtime":"yesterday","ttl":30000}`,
 		"well-formed, in use": `{"uuid":"x","mtime":"2000-01-01T00:00:00.000Z","ttl":30000}`,
 	} {

@@ -167,6 +167,9 @@ func TestMiddleware(t *testing.T) {
 			if got := w.Header().Get("Content-Type"); got != "application/json" {
 				t.Errorf("token %q, key %q: the answer is %s", token, key, got)
 			}
+			if told := strings.Contains(w.Body.String(), `"error":`); told != (code < 500) {
+				t.Errorf("token %q, key %q: the answer has an error of the service, or none: %s", token, key, w.Body)
+			}
 			if n := b.Calls.Count("BeginTransaction") - before; n != transactions {
 				t.Errorf("token %q, key %q: %d transactions", token, key, n)
 			}

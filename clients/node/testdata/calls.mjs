@@ -1,7 +1,7 @@
 // Makes the calls that standard input asks for, a line of JSON each, and answers each with a line.
 import { createInterface } from 'node:readline';
 import { DocumentReference, Firestore } from '@google-cloud/firestore';
-import { analysisLocks } from './lock.mjs';
+import { analysisLocks } from '../lock.mjs';
 
 const { update } = DocumentReference.prototype;
 const { runTransaction } = Firestore.prototype;

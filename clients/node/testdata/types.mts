@@ -2,7 +2,7 @@
 import { createServer } from 'node:http';
 import { CloudTasksClient } from '@google-cloud/tasks';
 import { Firestore } from '@google-cloud/firestore';
-import { Failed, NotDone, endpoint, run, submit, type Job } from './index.mjs';
+import { Failed, NotDone, endpoint, run, submit, type Job } from '../index.mjs';
 
 async function analyze(job: Job<{ pages: string[] }, { done: number }>) {
   const { done } = job.resume ?? { done: 0 };

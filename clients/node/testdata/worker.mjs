@@ -5,7 +5,7 @@ import { appendFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Firestore } from '@google-cloud/firestore';
-import { analysisLocks } from './lock.mjs';
+import { analysisLocks } from '../lock.mjs';
 
 const firestore = new Firestore();
 const { acquireAnalysisLock, finishAnalysis, refreshAnalysisLock, releaseAnalysisLock } = analysisLocks(firestore);
@@ -45,8 +45,11 @@ async function deliver(id) {
 async function analyze(id, { token, attempt }, signal) {
   const line = (event) => appendFileSync(process.env.JOURNAL, `${event} ${id} ${token} ${process.pid}\n`);
   line('begin');
-  await sleep(duration(id, attempt), undefined, { signal });
-  line('end');
+  try {
+    await sleep(duration(id, attempt), undefined, { signal });
+  } finally {
+    line('end'); // also of a run that is aborted, as its lock is no longer trusted
+  }
   return { token };
 }
 

@@ -1,4 +1,4 @@
-// The application's part of the tests: it runs in Node and in a page.
+// The application's part of the tests.
 
 // connect connects Echo to the document lock at base, with more of its options.
 globalThis.connect = (Echo, base, options) => {

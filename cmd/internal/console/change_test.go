@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -246,6 +247,9 @@ func TestChange_Refusals(t *testing.T) {
 		code(t, tc.fail.Error(), one, tc.code)
 		code(t, "of all: "+tc.fail.Error(), all, tc.code)
 		has(t, one.Body.String(), `role="alert"`, tc.word, `href="/analysis?id=a"`)
+		if errors.Is(tc.fail, lease.ErrUnavailable) { // it may have been made
+			hasNot(t, one.Body.String(), "changed")
+		}
 		has(t, all.Body.String(), `href="/?state=QUEUED"`)
 	}
 	s, h := writable(t, newSource(analysis("a", "QUEUED")))

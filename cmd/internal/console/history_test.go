@@ -137,46 +137,13 @@ func TestTimeline(t *testing.T) {
 	}
 }
 
-// Each percentile is a time that occurred.
-func TestSpreadOf(t *testing.T) {
-	hundred := make([]time.Duration, 100)
-	for i := range hundred {
-		hundred[i] = time.Duration(100 - i)
-	}
-	for _, tc := range []struct {
-		times []time.Duration
-		want  spread
-	}{
-		{nil, spread{}},
-		{[]time.Duration{7}, spread{7, 7, 7}},
-		{[]time.Duration{9, 1}, spread{1, 9, 9}},
-		{[]time.Duration{5, 9, 1}, spread{5, 9, 9}},
-		{hundred[:20], spread{90, 99, 100}},
-		{hundred, spread{50, 95, 100}},
-		{append([]time.Duration{1000}, hundred...), spread{51, 96, 1000}},
-	} {
-		if got := spreadOf(tc.times); got != tc.want {
-			t.Errorf("of %v: %v, want %v", tc.times, got, tc.want)
-		}
-	}
-	if hundred[0] != 100 {
-		t.Error("the times were sorted in place")
-	}
-}
-
-func TestFormats(t *testing.T) {
+func TestSpan(t *testing.T) {
 	for seconds, want := range map[int]string{
 		59: "59 s", 60: "1 min 00 s", 3599: "59 min 59 s", 3600: "1 h 00 min", 86399: "23 h 59 min", 86400: "1 d 0 h",
 		200000: "2 d 7 h",
 	} {
 		if got := cli.Span(time.Duration(seconds) * time.Second); got != want {
 			t.Errorf("%d s: %s, want %s", seconds, got, want)
-		}
-	}
-	id := strings.Repeat("x", 64)
-	for got, want := range map[string]string{number(100): "100", number(123456): "123,456", shorten(id): id} {
-		if got != want {
-			t.Errorf("got %s, want %s", got, want)
 		}
 	}
 }

@@ -49,8 +49,7 @@ type facts = doctor.Facts
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	must.OK(t, err)
+	text := must.Get(os.ReadFile(path))(t)
 	return string(text)
 }
 
@@ -80,8 +79,7 @@ func set(settings ...string) func(*facts) {
 // ask reads facts.
 func ask(t *testing.T, o doctor.Options) facts {
 	t.Helper()
-	f, err := doctor.Read(t.Context(), o)
-	must.OK(t, err)
+	f := must.Get(doctor.Read(t.Context(), o))(t)
 	return f
 }
 
@@ -253,8 +251,7 @@ func fieldsJSON(settings map[string]string) string {
 // serviceJSON returns a shipped service as Cloud Run answers it.
 func serviceJSON(t *testing.T, file string) string {
 	t.Helper()
-	text, err := yaml.YAMLToJSON([]byte(read(t, deploy+file)))
-	must.OK(t, err)
+	text := must.Get(yaml.YAMLToJSON([]byte(read(t, deploy+file))))(t)
 	return string(text)
 }
 

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -184,11 +185,7 @@ func (l *local) showRecord(w *process, r *record) {
 // suits cmd/worker too.
 func (l *local) variables() map[string]string {
 	vars := l.clientVariables()
-	names := []string{
-		"ANALYSES_COLLECTION", "CONCURRENCY_KEY", "CONCURRENCY_LIMIT", "LOCK_TTL", "MAX_ATTEMPTS", "RUN_TIMEOUT",
-		"KEEP_FINISHED", "DOCUMENT_LOCKS_COLLECTION",
-	}
-	maps.Copy(vars, l.given(names))
+	maps.Copy(vars, l.given(append(slices.Clone(settings), "DOCUMENT_LOCKS_COLLECTION")))
 	return vars
 }
 

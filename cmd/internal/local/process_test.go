@@ -3,16 +3,18 @@ package local
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"taskguard/internal/testing/must"
 
@@ -48,8 +50,7 @@ const serving = `{"msg":"serving","address":"there:1"}`
 func TestProcess_Log(t *testing.T) {
 	records := make(chan record, 2)
 	text := serving + `{"msg":"serving","stderr":true}{"msg":"run begins","lock_token":4}`
-	w, err := startProcess(t.Context(), 5, logging(text, func(_ *process, r *record) { records <- *r }))
-	must.OK(t, err)
+	w := must.Get(startProcess(t.Context(), 5, logging(text, func(_ *process, r *record) { records <- *r })))(t)
 	if w.address != "there:1" || w.String() != "worker 5" {
 		t.Fatalf("%v at %s", w, w.address)
 	}
@@ -66,51 +67,6 @@ func TestProcess_Log(t *testing.T) {
 	}
 	if w.cmd.ProcessState == nil || w.cmd.ProcessState.ExitCode() != -1 {
 		t.Errorf("%v, want it killed", w.cmd.ProcessState)
-	}
-}
-
-func TestProcess_NoStart(t *testing.T) {
-	ends := logging("", func(*process, *record) {})
-	for want, c := range map[string]command{"exit status 1": ends, "worker 1: ": {env: []string{"\x00"}}} {
-		if _, err := startProcess(t.Context(), 1, c); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v; want %s", err, want)
-		}
-	}
-
-	ctx, cancel := context.WithCancelCause(t.Context())
-	enough, begun := errors.New("enough"), make(chan *process, 1)
-	end := func(w *process, _ *record) { cancel(enough); begun <- w }
-	_, err := startProcess(ctx, 1, logging(`{"msg":"slow"}`, end))
-	if !errors.Is(err, enough) {
-		t.Errorf("%v; want the cause of the end", err)
-	}
-	<-(<-begun).done
-}
-
-func TestLocal_Supervise(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	out := &emulatortest.Log{}
-	l := &local{router: router{show: cli.NewProgress(out), command: logging(serving, func(*process, *record) {})}}
-	must.OK(t, l.startWorkers(ctx, 1))
-	w, ended := l.pick(1), make(chan struct{})
-	go func(first *process) { defer close(ended); l.supervise(ctx, first) }(w)
-	for range 2 {
-		w.kill()
-		for dead := w; w == dead; time.Sleep(10 * time.Millisecond) {
-			w = l.pick(1)
-		}
-		out.Await(t, fmt.Sprintf("worker 1 ended; it serves again on there:1, process %d\n", w.pid()))
-	}
-	cancel()
-	<-ended
-	l.stopWorkers()
-	select {
-	case <-w.done:
-	default:
-		t.Error("it does not wait for the end of the workers")
-	}
-	if s := w.cmd.ProcessState.Sys().(syscall.WaitStatus); s.Signal() != syscall.SIGTERM {
-		t.Errorf("a worker ended by %v; want it asked to", s.Signal())
 	}
 }
 
@@ -150,5 +106,77 @@ func TestBounded(t *testing.T) {
 		if notes := strings.Count(note, "… cut"); !ok || (notes == 1) != tc.cut {
 			t.Errorf("%s: %d bytes, then %.60q; want 64 KiB, and one note: %t", name, shown.Len(), note, tc.cut)
 		}
+	}
+}
+
+func TestLogTo_Full(t *testing.T) {
+	var errs bytes.Buffer
+	c := &cli.Call{Name: "worker", Streams: cli.Streams{Out: io.Discard, Err: &errs}}
+	log := must.Get(logTo(c, slog.New(slog.DiscardHandler), "/dev/full", slog.LevelInfo))(t)
+	log.Info("one")
+	log.Info("two")
+	if got := errs.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "/dev/full: no space left") {
+		t.Errorf("%q; want one warning", got)
+	}
+}
+
+// workerThat returns a worker that answers each delivery.
+func workerThat(t *testing.T, number int, answers http.HandlerFunc) *process {
+	t.Helper()
+	s := httptest.NewServer(answers)
+	t.Cleanup(s.Close)
+	return &process{number: number, address: strings.TrimPrefix(s.URL, "http://")}
+}
+
+func TestRouter(t *testing.T) {
+	var seen []string
+	r := &router{observe: func(d *delivery) { seen = append(seen, d.String()) }}
+	call := func(body, want string) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		r.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/a/b", strings.NewReader(body)))
+		if got := fmt.Sprint(w.Code, " ", w.Body); !strings.HasPrefix(got, want) {
+			t.Errorf("%s; want %s", got, want)
+		}
+	}
+	const refused = `{"reason":"busy","error":"E","retry_at":"2999-01-01T00:00:00.000Z","rejected":true}`
+	call("{}", "503 ")
+	r.workers = []*process{
+		workerThat(t, 1, func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			_, _ = fmt.Fprintf(w, `{"acquired":true,"status":"READY","it":%q}`, r.URL.Path+string(body))
+		}),
+		workerThat(t, 2, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, refused, http.StatusConflict) }),
+		// The third dies.
+		workerThat(t, 3, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "9") }),
+	}
+	call(`{"analysis_id":"x"}`, "409 "+refused+"\n")
+	call(`{"analysis_id":"x"}`, "502 ") // the error depends on when the connection ends
+	call(`{}`, `200 {"acquired":true,"status":"READY","it":"/a/b{}"}`)
+	call("", "409 "+refused+"\n") // recovery
+	if want := []string{
+		"x: worker 2 answered 409 busy: E; next delivery at 2999-01-01T00:00:00.000Z; the task is deleted",
+		"x: worker 3 did not answer; the queue will try again",
+		"a task without an analysis_id: worker 1 answered 200 READY",
+	}; !slices.Equal(seen, want) {
+		t.Errorf("%q; want %q", seen, want)
+	}
+}
+
+func TestRouter_Full(t *testing.T) {
+	a, b := &process{number: 1}, &process{number: 2}
+	for limit, want := range map[int]string{2: "2 1 2 1 1 2 1 ", 0: "2 1 2 1 2 1 2 "} {
+		r, got := &router{limit: limit, workers: []*process{a, b}}, ""
+		for i, n := range []int32{1, 1, 1, 1, 1, 0, 0} {
+			if i == 4 {
+				a.deliveries.Add(-1)
+			}
+			got += strings.TrimPrefix(r.pick(n).String(), "worker ") + " "
+		}
+		if got != want {
+			t.Errorf("at most %d: %s, want %s", limit, got, want)
+		}
+		a.deliveries.Store(0)
+		b.deliveries.Store(0)
 	}
 }

@@ -2,9 +2,7 @@ package local
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -14,9 +12,7 @@ import (
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/operate"
-	"taskguard/emulator/cloudtasks"
 	"taskguard/internal/testing/emulatortest"
-	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )
@@ -144,46 +140,9 @@ func TestDemo_Over(t *testing.T) {
 	}
 }
 
-func TestDemo_TakeOver(t *testing.T) {
-	// Of a, which was killed at 40 %.
-	killed := func(continued int) *killedRun {
-		return &killedRun{ID: "a", Token: 4, Percent: 40, Continued: continued}
-	}
-	for want, c := range map[string]struct {
-		killed *killedRun
-		record record
-	}{
-		"a.txt runs on worker 2, token 5": {nil, record{AnalysisID: "a", Token: 5}},
-		"b.txt runs on worker 2, token 5": {killed(0), record{AnalysisID: "b", Token: 5}},
-		"a.txt runs on worker 2, token 4": {killed(0), record{AnalysisID: "a", Token: 4}},
-
-		"worker 2 takes a.txt over, token 5, and continues at 0 %": {killed(1), record{AnalysisID: "a", Token: 5}},
-		"worker 2 takes a.txt over, token 5, and continues at 40 %": {
-			killed(0), record{AnalysisID: "a", Token: 5, Continues: true},
-		},
-	} {
-		d, out := demoOf(false)
-		d.killed, c.record.Message = c.killed, runMessage
-		d.runBegins(&process{number: 2}, &record{Message: "another"})
-		for range 2 { // one more than the channel takes
-			d.runBegins(&process{number: 2}, &c.record)
-		}
-		if got := <-d.runs; got.worker.number != 2 || got.record != &c.record {
-			t.Errorf("%+v", got)
-		}
-		if strings.Count(out.String(), want+"\n") != 2 {
-			t.Errorf("%q; want %q twice", out, want)
-		}
-		if strings.Contains(want, "over") && c.killed.TakenOver != 2 {
-			t.Errorf("%+v; want it taken over by 2", c.killed)
-		}
-	}
-}
-
 func TestDemo_Kill(t *testing.T) {
 	b := emulatortest.Embedded(t)
-	a, err := repo.Open(t.Context(), b.Project, repo.Options{Emulator: b.Listen(t)})
-	must.OK(t, err)
+	a := must.Get(repo.Open(t.Context(), b.Project, repo.Options{Emulator: b.Listen(t)}))(t)
 	defer func() { _ = a.Close() }()
 	for _, id := range []string{"a", "b"} {
 		b.Put(t, id, map[string]any{"status": "QUEUED", "input": "x"})
@@ -195,8 +154,7 @@ func TestDemo_Kill(t *testing.T) {
 	}
 	b.Merge(t, "b", map[string]any{"checkpoint": "c"})
 	for id, checkpoint := range map[string]bool{"a": false, "b": true} {
-		w, err := startProcess(t.Context(), 4, logging(serving, func(*process, *record) {}))
-		must.OK(t, err)
+		w := must.Get(startProcess(t.Context(), 4, logging(serving, func(*process, *record) {})))(t)
 		d, out := demoOf(false)
 		d.analyses, d.killed = a, nil
 		d.runs = make(chan run, 3)
@@ -217,36 +175,8 @@ func TestDemo_Kill(t *testing.T) {
 			t.Errorf("%+v; want %+v", d.killed, want)
 		}
 	}
-	w, err := startProcess(t.Context(), 4, logging(serving, func(*process, *record) {}))
-	must.OK(t, err)
-	err = (&demo{analyses: a}).kill(t.Context(), run{w, &record{AnalysisID: "none"}})
-	if !errors.Is(err, lease.ErrNotFound) {
-		t.Errorf("after a kill whose analysis cannot be read: %v", err)
-	}
 	b.Merge(t, "a", map[string]any{"status": "READY"})
 	if d := (&demo{analyses: a}); d.middle(t.Context(), run{record: &record{AnalysisID: "a", Token: 1}}) {
 		t.Error("a finished run is killed")
-	}
-}
-
-func TestDemo_OpenOrSubmit(t *testing.T) {
-	d, _ := demoOf(false)
-	defer d.close()
-	ctx, cancel := context.WithCancel(t.Context())
-	err := d.start(func(int) string { return "127.0.0.1:0" }, &d.router, 1, cloudtasks.Options{})
-	if err = errors.Join(err, d.open(ctx)); err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	if err := d.submit(ctx); err == nil {
-		t.Error("it submits after its end")
-	}
-	for target, page := range map[string]string{"none": "", d.target: "%"} {
-		broken := &demo{c: d.c}
-		broken.firestore, broken.tasks, broken.page, broken.target = d.firestore, d.tasks, page, target
-		if err := broken.open(t.Context()); err == nil {
-			t.Errorf("it opens with the target %s and keys at %s", target, page)
-		}
-		broken.close()
 	}
 }

@@ -75,12 +75,15 @@ func (c *workerCloud) clientVariables() map[string]string {
 	}
 }
 
-// passedOn are variables that local passes on to its workers.
-var passedOn = []string{
-	"ANALYSES_COLLECTION", "ANALYZER", "ANALYZER_ENV", "ANALYZER_OUTPUT", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS",
-	"MAX_RUNS", "RUN_TIMEOUT", "CHECKPOINT_INTERVAL", "STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX",
-	"CONCURRENCY_KEY", "CONCURRENCY_LIMIT", "CONCURRENCY_RETRY", "KEEP_FINISHED", "LOG_LEVEL",
+// settings are variables of the work, which programs in another terminal need too.
+var settings = []string{
+	"ANALYSES_COLLECTION", "LOCK_TTL", "LOCK_HEARTBEAT", "MAX_ATTEMPTS", "MAX_RUNS", "RUN_TIMEOUT", "CHECKPOINT_INTERVAL",
+	"STALL_TIMEOUT", "MAX_RUN_TIME", "RETRY_MIN", "RETRY_MAX", "CONCURRENCY_KEY", "CONCURRENCY_LIMIT",
+	"CONCURRENCY_RETRY", "KEEP_FINISHED",
 }
+
+// passedOn are variables that local passes on to its workers.
+var passedOn = slices.Concat(settings, []string{"ANALYZER", "ANALYZER_ENV", "ANALYZER_OUTPUT", "LOG_LEVEL"})
 
 // warnOfMisspelt reports variables whose names are similar to a name that local reads.
 func warnOfMisspelt(c *cli.Call) {

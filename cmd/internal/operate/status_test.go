@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/user"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,12 +13,15 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
 	"taskguard/cmd/internal/doctor"
 	"taskguard/internal/taskqueue"
+	"taskguard/internal/testing/emulatortest"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
+	"taskguard/worker"
 )
 
 func TestExplain(t *testing.T) {
@@ -189,5 +193,83 @@ func TestDoctor_Unread(t *testing.T) {
 		if text := out.String(); !strings.HasSuffix(text, tc.last) {
 			t.Errorf("%s: %s", name, text)
 		}
+	}
+}
+
+// Whatever the collection has, the reads of a digest depend on its limit, and on the failures that it groups.
+func TestDigest_Reads(t *testing.T) {
+	b := emulatortest.Embedded(t)
+	cl, reads := openBilled(t, b, func() {})
+	fill := func(from, to int) {
+		for i := from; i < to; i++ {
+			old, code := at(-time.Duration(i)*time.Minute), fmt.Sprint("code", i)
+			for name, fields := range map[string]doc{
+				"ready":  {"status": "READY", "updatedAt": old, "createdAt": old},
+				"queued": {"status": "QUEUED", "updatedAt": old, "createdAt": old},
+				"waits":  {"status": "QUEUED", "updatedAt": old, "nextAttemptAt": at(time.Hour)},
+				"failed": {"status": "FAILED", "updatedAt": old, "error": doc{"code": code}},
+				"runs": {
+					"status": "PROCESSING", "updatedAt": at(0), "lockOwner": "w", "lockExpiresAt": at(time.Hour),
+				},
+				"undated": {"status": "READY"},
+			} {
+				b.Put(t, fmt.Sprint(name, i), fields)
+			}
+		}
+	}
+	measure := func() int64 {
+		t.Helper()
+		before := reads.Load()
+		c, _ := call("status")
+		_, err := cl.digest(t.Context(), c, 10)
+		ok(t, err)
+		return reads.Load() - before
+	}
+	fill(0, 40)
+	few := measure()
+	fill(40, 140)
+	failures, many := int64(100), measure()
+	if few > 170 || many > few+failures {
+		t.Errorf("%d and %d reads, want at most 170 and %d", few, many, few+failures)
+	}
+}
+
+// Older failures may be behind as many cancelled analyses as a digest reads.
+func TestDigest_Cancelled(t *testing.T) {
+	cancelled := analysislock.Analysis{Error: &analysislock.Error{Code: analysislock.Cancelled}}
+	for n, want := range map[int]string{
+		maxGrouped - 1: "", maxGrouped: "taskguard status --kind order --status FAILED --since 24h\n",
+	} {
+		c, out := call("status")
+		cl := &Client{place: cli.Place{Kind: worker.Kind{Name: "order"}}}
+		cl.printCauses(c, &digest{failed: slices.Repeat([]analysislock.Analysis{cancelled}, n)}, 10, 0)
+		if got := out.String(); !strings.HasSuffix(got, want) || (want == "") != (got == "") {
+			t.Errorf("with %d cancelled: %q, want %q", n, got, want)
+		}
+	}
+}
+
+func TestDocument_ID(t *testing.T) {
+	ids := map[string]bool{}
+	for _, tc := range []struct{ file, content, id string }{
+		{"Some File.txt", "a", "some-file-txt-"},
+		{"Some File.txt", "b", "some-file-txt-"},
+		{"./Some File.txt", "a", "some-file-txt-"}, // no other name
+		{"other/Some File.txt", "a", "some-file-txt-"},
+		{"Az09:x{`", "a", "az09-x-"},
+		{"ß", "a", "file-"},
+	} {
+		d, err := newDocument(tc.file, []byte(tc.content))
+		ok(t, err)
+		ids[d.ID] = true
+		if !strings.HasPrefix(d.ID, tc.id) {
+			t.Errorf("%s has the id %s", tc.file, d.ID)
+		}
+	}
+	if len(ids) != 5 {
+		t.Errorf("%v, want five", ids)
+	}
+	if d, err := newDocument("\xff", nil); err == nil {
+		t.Errorf("a name that is not UTF-8: %+v", d)
 	}
 }

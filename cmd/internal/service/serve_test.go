@@ -7,18 +7,27 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
+	"runtime/debug"
+	"runtime/metrics"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"taskguard/internal/build"
 	"taskguard/internal/env"
 	"taskguard/internal/telemetry"
+	"taskguard/internal/testing/emulatortest"
 )
 
 // silent is a listener without clients.
@@ -126,6 +135,80 @@ func TestProcess_Main(t *testing.T) {
 		}
 		if serves := tc.err != nil || code == 0; (served == 1) != serves {
 			t.Errorf("%+v: served %d times, want it: %t", tc.process, served, serves)
+		}
+	}
+}
+
+func TestLimits(t *testing.T) {
+	m := DefaultLimits()
+	s := m.Server(nil, slog.New(slog.DiscardHandler))
+	got := []time.Duration{s.ReadHeaderTimeout, s.ReadTimeout, s.IdleTimeout, s.WriteTimeout}
+	if want := []time.Duration{m.Header, m.Request, m.Idle, 0}; !slices.Equal(got, want) {
+		t.Errorf("timeouts of %v, want %v: an answer may take long", got, want)
+	}
+	if s.MaxHeaderBytes != m.HeaderBytes {
+		t.Errorf("headers of %d bytes, want %d", s.MaxHeaderBytes, m.HeaderBytes)
+	}
+}
+
+// A run that does not end takes all of the drain, and a collector that never answers
+// all of the flush.
+func TestService_SlowestStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, wait := slog.New(slog.DiscardHandler), func(ctx context.Context) { <-ctx.Done() }
+		m := DefaultLimits()
+		began := time.Now()
+		Service{Limits: m, Flush: wait, Log: log, Drain: wait}.shut(t.Context(), m.Server(nil, log))
+		if took := time.Since(began); took < m.Drain || took >= 9*time.Second {
+			t.Errorf("took %v, want all of the drain, and less than 9s", took)
+		}
+	})
+}
+
+func TestCollectLess(t *testing.T) {
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
+	defer debug.SetGCPercent(debug.SetGCPercent(100))
+	for _, tc := range []struct {
+		limit int64
+		set   string // GOGC, of which the runtime has read the default 100
+		want  uint64
+	}{{math.MaxInt64, "", 100}, {1 << 30, "", 400}, {1 << 30, "100", 100}, {1 << 30, "off", 100}} {
+		debug.SetMemoryLimit(tc.limit)
+		debug.SetGCPercent(100)
+		t.Setenv("GOGC", tc.set)
+		collectLess()
+		percent := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+		if metrics.Read(percent); percent[0].Value.Uint64() != tc.want {
+			t.Errorf("limit %d, GOGC %q: %d, want %d", tc.limit, tc.set, percent[0].Value.Uint64(), tc.want)
+		}
+	}
+}
+
+func TestMain(m *testing.M) {
+	if code, err := strconv.Atoi(os.Getenv("TEST_EXIT")); err == nil {
+		Exit("p", func(context.Context, func(string) (string, bool), io.Writer) (int, error) {
+			return code, map[bool]error{true: errors.New("why")}[code > 0]
+		})
+		panic("it goes on")
+	}
+	emulatortest.Isolate()
+	goleak.VerifyTestMain(m)
+}
+
+func TestExit(t *testing.T) {
+	for _, tc := range []struct {
+		code string
+		args []string
+		want string
+	}{
+		{"0", nil, "exit 0: "}, {"3", nil, "exit 3: why\n"}, {"0", []string{"x"}, "exit 2: p takes no arguments: "},
+	} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], tc.args...)
+		cmd.Env = append(os.Environ(), "TEST_EXIT="+tc.code)
+		out, _ := cmd.CombinedOutput()
+		got := fmt.Sprintf("exit %d: %s", cmd.ProcessState.ExitCode(), out)
+		if !strings.HasPrefix(got, tc.want) || strings.Count(got, "\n") > 1 {
+			t.Errorf("%q: %s, want %s", tc.args, got, tc.want)
 		}
 	}
 }

@@ -253,12 +253,10 @@ func redirected(t *testing.T, h http.Handler) Telemetry {
 func sent(t *testing.T, to Telemetry) (log string) {
 	t.Helper()
 	var logged bytes.Buffer
-	x, err := to.Export(t.Context(), telemetry.NewLogger(&logged, "json", 0))
-	must.OK(t, err)
+	x := must.Get(to.Export(t.Context(), telemetry.NewLogger(&logged, "json", 0)))(t)
 	_, span := x.Tracers.Tracer("").Start(t.Context(), "x")
 	span.End()
-	n, err := x.Meters.Meter("").Int64Counter("n")
-	must.OK(t, err)
+	n := must.Get(x.Meters.Meter("").Int64Counter("n"))(t)
 	n.Add(t.Context(), 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
@@ -337,8 +335,7 @@ func TestGoogle_Redirect(t *testing.T) {
 }
 
 func TestGoogle_SilentMetadata(t *testing.T) {
-	unresponsive, err := net.Listen("tcp", "127.0.0.1:0")
-	must.OK(t, err)
+	unresponsive := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer unresponsive.Close()
 	metadataServer(t)
 	t.Setenv("GCE_METADATA_HOST", unresponsive.Addr().String())

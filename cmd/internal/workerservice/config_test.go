@@ -38,6 +38,7 @@ func TestParseConfig_Variables(t *testing.T) {
 		"FIRESTORE_EMULATOR_HOST=h:1", "ANALYSES_COLLECTION=a/b/c", "LOCK_TTL=60s", "LOCK_HEARTBEAT=19s",
 		"MAX_ATTEMPTS=3", "MAX_RUNS=7", "RUN_TIMEOUT=20m", "CHECKPOINT_INTERVAL=2s", "STALL_TIMEOUT=3s",
 		"MAX_RUN_TIME=21h", "RETRY_MIN=4s", "RETRY_MAX=5s", "KEEP_FINISHED=2160h", "SMOKE_INPUT={}",
+		"CONCURRENCY_KEY=input.tenant", "CONCURRENCY_LIMIT=8",
 		"TASK_AUTH=oidc", "TASK_AUDIENCE=https://a.example", "TASK_SERVICE_ACCOUNTS=a@b.c, d@e.f,",
 		"TASK_JWKS_URL=http://k.example", "TASK_QUEUE=projects/p/locations/l/queues/q",
 		"TASK_TARGET_URL=https://worker.example", "TASK_CALLER=d@e.f", "CLOUD_TASKS_EMULATOR_HOST=h:2",
@@ -67,7 +68,7 @@ func TestParseConfig_Variables(t *testing.T) {
 	const logged = `[task_auth=oidc task_keys=http://k.example task_queue=projects/p/locations/l/queues/q project=p database=d
 		collection=a/b/c emulator=h:1 analyzer=http://127.0.0.1:1 analyzer_env_withheld= lock_ttl=1m0s lock_heartbeat=19s
 		max_attempts=3 run_timeout=20m0s checkpoint_interval=2s stall_timeout=3s max_run_time=21h0m0s retry_min=4s
-		retry_max=5s max_runs=7 keep_finished=2160h0m0s otlp=]`
+		retry_max=5s max_runs=7 concurrency_key=input.tenant concurrency_limit=8 keep_finished=2160h0m0s otlp=]`
 	if got, want := fmt.Sprint(c.attrs()), strings.Join(strings.Fields(logged), " "); got != want {
 		t.Errorf("logged %s, want %s", got, want)
 	}
@@ -76,8 +77,7 @@ func TestParseConfig_Variables(t *testing.T) {
 func TestParseConfig_Program(t *testing.T) {
 	t.Setenv("MY_KEY", "s3cret")
 	for output, result := range map[string]any{"any": "s3cret", "json": nil, "": nil} {
-		c, err := parse("TASK_AUTH=iam", "ANALYZER=exec:echo s3cret", "ANALYZER_OUTPUT="+output)
-		must.OK(t, err)
+		c := must.Get(parse("TASK_AUTH=iam", "ANALYZER=exec:echo s3cret", "ANALYZER_OUTPUT="+output))(t)
 		got := fmt.Sprint(c.attrs())
 		if !strings.Contains(got, "analyzer=exec:echo ") || !strings.Contains(got, "MY_KEY") {
 			t.Errorf("logged %s, want the program, and the name of what it does not get", got)

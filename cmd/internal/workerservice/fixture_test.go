@@ -37,8 +37,7 @@ func parse(words ...string) (Config, error) { return ParseConfig(environ(words..
 
 func listen(t *testing.T) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must.OK(t, err)
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -62,8 +61,7 @@ func serve(t *testing.T, analyzer orchestrator.AnalyzerFunc, adapt func(*Config)
 	b := emulatortest.Embedded(t)
 	t.Setenv("FIRESTORE_EMULATOR_HOST", b.Listen(t))
 	b.Put(t, "x", map[string]any{"status": "QUEUED"})
-	cfg, err := parse(append([]string{"TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT=" + b.Project}, more...)...)
-	must.OK(t, err)
+	cfg := must.Get(parse(append([]string{"TASK_AUTH=iam", "GOOGLE_CLOUD_PROJECT=" + b.Project}, more...)...))(t)
 	cfg.Analyzer = analyzer
 	adapt(&cfg)
 	l := listen(t)

@@ -1,19 +1,25 @@
 package workerservice
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"taskguard/internal/telemetry"
 	"taskguard/internal/testing/must"
 
-	"taskguard/internal/telemetry"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/api/option"
+
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/orchestrator"
 	"taskguard/worker"
@@ -100,8 +106,13 @@ func TestServe_Stop(t *testing.T) {
 		if _, err := io.ReadAll(half); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("the connection is left open: %v", err)
 		}
-		if strings.Contains(s.log.String(), "still going") {
-			t.Errorf("a run that does not exist is in the log: %s", s.log)
+		for text, want := range map[string]bool{
+			"still going": false, // of a run that does not exist
+			"anybody who reaches this process may call": true, // with TASK_AUTH=iam, outside Cloud Run
+		} {
+			if strings.Contains(s.log.String(), text) != want {
+				t.Errorf("the log has %q: %t, want %t: %s", text, !want, want, s.log)
+			}
 		}
 	})
 
@@ -156,5 +167,92 @@ func TestRun_GivenUp(t *testing.T) {
 	attempts, _ := b.Fields(t, "x")["history"].([]any)
 	if len(attempts) != 1 || attempts[0].(map[string]any)["alone"] != true {
 		t.Errorf("history %v, want an attempt alone, as the process runs nothing else", attempts)
+	}
+}
+
+func TestStartJob(t *testing.T) {
+	var got string
+	code := http.StatusOK
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got = r.Method + " " + r.URL.Path + " " + strings.TrimSpace(string(body))
+		w.WriteHeader(code)
+		_, _ = io.WriteString(w, "{}")
+	}))
+	defer api.Close()
+	const job = "projects/p/locations/l/jobs/j"
+	start := must.Get(startJob(t.Context(), job, option.WithEndpoint(api.URL), option.WithHTTPClient(api.Client())))(t)
+
+	for id, args := range map[string]string{"x": `["run","x"]`, "--json": `["run","--","--json"]`} {
+		want := `POST /v2/` + job + `:run {"overrides":{"containerOverrides":[{"args":` + args + `}]}}`
+		if err := start(t.Context(), id); err != nil || got != want {
+			t.Errorf("%s: %v, sent %s, want %s", id, err, got, want)
+		}
+	}
+	code = http.StatusForbidden
+	if err := start(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "403") {
+		t.Errorf("refused by Google: %v", err)
+	}
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", t.TempDir()+"/none")
+	if _, err := startJob(t.Context(), job); err == nil || !strings.HasPrefix(err.Error(), "ANALYZER=job:") {
+		t.Errorf("without credentials: %v; want the variable that needs them", err)
+	}
+}
+
+// The tests of internal/telemetry check each metric, those of worker each span.
+func TestServe_Telemetry(t *testing.T) {
+	const traceID, callersSpan = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
+	var mu sync.Mutex
+	arrived := map[string][]byte{} // by path
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || r.Header.Get("Content-Type") != "application/x-protobuf" {
+			t.Errorf("%s, a body of %q: %v", r.URL.Path, r.Header.Get("Content-Type"), err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		arrived[r.URL.Path] = append(arrived[r.URL.Path], body...)
+	}))
+	defer collector.Close()
+	var run trace.SpanContext
+	s := serve(t, func(ctx context.Context, _ orchestrator.Job) (orchestrator.Result, error) {
+		run = trace.SpanContextFromContext(ctx)
+		return "done", nil
+	}, func(*Config) {}, "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL, "K_REVISION=r7")
+	for body, status := range map[string]int{`{"analysis_id":"x"}`: http.StatusOK, "s3cret": http.StatusBadRequest} {
+		url := s.url + "/internal/tasks/analysis"
+		r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body)))(t)
+		r.Header.Set("traceparent", "00-"+traceID+"-"+callersSpan+"-01")
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil || resp.StatusCode != status {
+			t.Fatalf("%s: %+v, %v, want %d", body, resp, err, status)
+		}
+		_ = resp.Body.Close()
+	}
+	s.stop()
+	s.wait(t)
+
+	id, span := run.TraceID(), run.SpanID()
+	for path, all := range map[string][]string{
+		"/v1/traces":  {string(id[:]), string(span[:]), "delivery", "run", "finish"},
+		"/v1/metrics": {"taskguard.deliveries", "taskguard.run.duration"},
+	} {
+		for _, want := range append(all, "service.name", "taskguard-worker", "service.version", "r7",
+			"service.instance.id", "deployment.environment.name", "test") {
+			if !bytes.Contains(arrived[path], []byte(want)) {
+				t.Errorf("%s: no %q in %q", path, want, arrived[path])
+			}
+		}
+		if bytes.Contains(arrived[path], []byte("s3cret")) {
+			t.Errorf("%s: %q", path, arrived[path])
+		}
+	}
+	log := s.log.String()
+	if id.String() != traceID || !strings.Contains(log, `"logging.googleapis.com/trace":"`+traceID) {
+		t.Errorf("a run of %v; log: %s; want the caller's trace", run, log)
+	}
+	if strings.Contains(log, "s3cret") || strings.Contains(log, "telemetry not exported") {
+		t.Errorf("log: %s", log)
 	}
 }

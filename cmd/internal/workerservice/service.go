@@ -198,6 +198,7 @@ func (c Config) attrs() []slog.Attr {
 		slog.String("stall_timeout", o.StallTimeout.String()),
 		slog.String("max_run_time", o.MaxRunTime.String()), slog.String("retry_min", o.RetryMin.String()),
 		slog.String("retry_max", o.RetryMax.String()), slog.Int("max_runs", o.MaxRuns),
+		slog.String("concurrency_key", o.KeyField), slog.Int("concurrency_limit", o.KeyLimit),
 		slog.String("keep_finished", o.Keep.String()),
 		c.Telemetry.Attr(),
 	}

@@ -107,10 +107,8 @@ func newChaos(t *testing.T, size size) *chaos {
 	c.analyzer = httptest.NewServer(c)
 	t.Cleanup(c.analyzer.Close)
 
-	host, err := c.proxy.listen(operator)
-	must.OK(t, err)
-	c.operator, err = repo.Open(t.Context(), c.docs.Project, repo.Options{}, emulatortest.At(host).Client(t)...)
-	must.OK(t, err)
+	through := emulatortest.At(must.Get(c.proxy.listen(operator))(t)).Client(t)
+	c.operator = must.Get(repo.Open(t.Context(), c.docs.Project, repo.Options{}, through...))(t)
 
 	c.queue = newQueue(t, c.duplicates())
 	for range size.workers {

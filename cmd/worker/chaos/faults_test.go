@@ -131,10 +131,7 @@ func (c *chaos) pauseStore(ctx context.Context, r *rand.Rand) {
 // faults returns the faults of calls to Firestore: one for every so many commits, of all kinds
 // equally often, and at times one for a read.
 func (c *chaos) faults() func(*call) fault {
-	kinds := []fault{
-		{name: leasetest.SentTwice, apply: twice},
-		{name: leasetest.SlowRequest, delay: c.ttl / 3},
-	}
+	kinds := []fault{{name: leasetest.SentTwice, apply: twice}, {name: leasetest.SlowRequest, delay: c.ttl / 3}}
 	for _, code := range []codes.Code{codes.Unavailable, codes.DeadlineExceeded} {
 		kinds = append(kinds,
 			fault{name: leasetest.ReplyLost, code: code},

@@ -98,8 +98,7 @@ func (c *chaos) judgeRequeues(t *testing.T) {
 // readJournal reads the units that were done, by analysis and token.
 func readJournal(t *testing.T, file string) map[string]map[int64][]int {
 	t.Helper()
-	f, err := os.Open(file)
-	must.OK(t, err)
+	f := must.Get(os.Open(file))(t)
 	defer func() { _ = f.Close() }()
 	all := map[string]map[int64][]int{}
 	for lines := json.NewDecoder(f); ; {

@@ -66,9 +66,7 @@ func chaosOfKeys(t *testing.T, limit int, programs ...string) {
 	t.Helper()
 	size, keys := keysSize(t, limit)
 	t.Logf("%d keys, %+v", keys, size)
-	c := &keyed{
-		chaos: newChaos(t, size), limit: limit, keys: keys, live: map[string]int{}, failed: map[string]bool{},
-	}
+	c := &keyed{chaos: newChaos(t, size), limit: limit, keys: keys, live: map[string]int{}, failed: map[string]bool{}}
 	analyzer := httptest.NewServer(http.HandlerFunc(c.run))
 	t.Cleanup(analyzer.Close)
 	c.environment = []string{

@@ -50,8 +50,7 @@ func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *que
 	q := &queue{name: location + "/queues/q", inner: &http.Transport{DisableKeepAlives: true}, counts: map[string]int{}}
 	q.server = cloudtasks.NewServer(cloudtasks.Options{Transport: q, Extra: extra})
 
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must.OK(t, err)
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	served := make(chan error, 1)
 	go func() { served <- q.server.Serve(l) }()
 	q.close = sync.OnceFunc(func() {
@@ -61,17 +60,13 @@ func newQueue(t testing.TB, extra func(*cloudtaskspb.Task) []time.Duration) *que
 	t.Cleanup(q.close)
 	q.proxy = newProxy(t, l.Addr().String())
 
-	conn, err := q.server.Dial()
-	must.OK(t, err)
+	conn := must.Get(q.server.Dial())(t)
 	t.Cleanup(func() { _ = conn.Close() })
-	if q.client, err = apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)); err != nil {
-		t.Fatal(err)
-	}
+	q.client = must.Get(apiv2.NewClient(t.Context(), option.WithGRPCConn(conn)))(t)
 	retries := &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Second)}
-	_, err = q.client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
+	must.Get(q.client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
 		Parent: location, Queue: &cloudtaskspb.Queue{Name: q.name, RetryConfig: retries},
-	})
-	must.OK(t, err)
+	}))(t)
 	return q
 }
 

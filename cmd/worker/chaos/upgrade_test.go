@@ -54,16 +54,13 @@ func earlier(t *testing.T) release {
 	archive, source := filepath.Join(folder, "source.tar"), filepath.Join(folder, "source")
 	file := filepath.Join(folder, "worker")
 	must.OK(t, os.Mkdir(source, 0o755))
-	_, err := git("archive", "--output="+archive, name)
-	must.OK(t, err)
-	_, err = output(exec.Command("tar", "-xf", archive, "-C", source))
-	must.OK(t, err)
+	must.Get(git("archive", "--output="+archive, name))(t)
+	must.Get(output(exec.Command("tar", "-xf", archive, "-C", source)))(t)
 
 	stamp := "-ldflags=-X=taskguard/internal/build.commit=" + name
 	build := exec.Command("go", "build", "-trimpath", stamp, "-o", file, "./cmd/worker")
 	build.Dir = source
-	_, err = output(build)
-	must.OK(t, err)
+	must.Get(output(build))(t)
 	return release{name, file}
 }
 
@@ -88,8 +85,7 @@ func TestUpgrade(t *testing.T) {
 	if long == "" {
 		t.Skip("UPGRADE is not set; make upgrade sets it")
 	}
-	duration, err := time.ParseDuration(long)
-	must.OK(t, err)
+	duration := must.Get(time.ParseDuration(long))(t)
 	old := earlier(t)
 	t.Logf("this version, and %s", old.name)
 

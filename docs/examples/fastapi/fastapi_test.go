@@ -1,17 +1,13 @@
 package fastapi
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"taskguard/internal/testing/examplestest"
 	"taskguard/orchestrator"
@@ -20,40 +16,26 @@ import (
 func TestMain(m *testing.M) { os.Exit(examplestest.Main(m, "PYTHON")) }
 
 func TestAnalyzer(t *testing.T) {
-	answer := serve(t, "analyzer")
-	result, err := answer(`{"pages": 3}`, "")
-	if want := map[string]any{"pages": int64(3), "words": int64(750)}; err != nil || !reflect.DeepEqual(result, want) {
-		t.Errorf("got %v, %v, want %v", result, err, want)
-	}
-
+	analyzer := serve(t, "analyzer")
+	wantWords(t, analyzer, orchestrator.Job{Input: json.RawMessage(`{"pages": 3}`)}, 750)
 	for _, input := range []string{`{"pages": 0}`, `{}`, `null`} {
-		_, err = answer(input, "")
-		var failed *orchestrator.PermanentError
-		if !errors.As(err, &failed) || failed.Code != "no_pages" {
+		_, err := examplestest.Ask(t, analyzer, orchestrator.Job{Input: json.RawMessage(input)})
+		if failed, ok := errors.AsType[*orchestrator.PermanentError](err); !ok || failed.Code != "no_pages" {
 			t.Errorf("%s: got %v, want the permanent failure no_pages", input, err)
 		}
 	}
 }
 
 func TestResume(t *testing.T) {
-	result, err := serve(t, "resume")(`{"pages": 3}`, `{"done": 2, "words": 1}`)
-	if want := map[string]any{"pages": int64(3), "words": int64(251)}; err != nil || !reflect.DeepEqual(result, want) {
-		t.Errorf("got %v, %v, want %v", result, err, want)
-	}
+	job := orchestrator.Job{Input: json.RawMessage(`{"pages": 3}`), Resume: json.RawMessage(`{"done": 2, "words": 1}`)}
+	wantWords(t, serve(t, "resume"), job, 251)
 }
 
-func TestReleases(t *testing.T) {
-	if out, err := python(t, "testdata/applications.py").CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
-}
+func TestReleases(t *testing.T) { examplestest.Output(t, python(t, "testdata/applications.py")) }
 
 // What was before needs Google's clients: it is only parsed.
 func TestBefore(t *testing.T) {
-	parse := "import ast; ast.parse(open('before.py').read())"
-	if out, err := python(t, "-c", parse).CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	examplestest.Output(t, python(t, "-c", "import ast; ast.parse(open('before.py').read())"))
 }
 
 // python returns a call of the first Python that has FastAPI. Debian's has it, and need not be the first in PATH.
@@ -75,52 +57,19 @@ func python(t *testing.T, args ...string) *exec.Cmd {
 	return nil
 }
 
-// serve serves the app of a module, and returns a function that runs one analysis there.
-func serve(t *testing.T, module string) func(input, checkpoint string) (any, error) {
+// serve serves the app of a module, and returns the address of its analyzer.
+func serve(t *testing.T, module string) (analyzer string) {
 	t.Helper()
-	port := freePort(t)
+	port := examplestest.FreePort(t)
 	cmd := python(t, "-m", "uvicorn", module+":app", "--port", port, "--log-level", "warning")
-	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Wait() }) // the context has ended it
-
-	url := "http://127.0.0.1:" + port
-	await(t, url)
-	analyzer, err := orchestrator.New(url+"/analyze", orchestrator.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return func(input, checkpoint string) (any, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		job := orchestrator.Job{Input: json.RawMessage(input), Resume: json.RawMessage(checkpoint)}
-		return orchestrator.Run(ctx, analyzer, job)
-	}
+	return examplestest.Serve(t, port, cmd) + "/analyze"
 }
 
-func await(t *testing.T, url string) {
+// wantWords runs a job of three pages.
+func wantWords(t *testing.T, analyzer string, job orchestrator.Job, words int64) {
 	t.Helper()
-	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(20 * time.Millisecond) {
-		if resp, err := http.Get(url + "/nothing"); err == nil { //nolint:gosec // the test's own
-			_ = resp.Body.Close() // nothing is read
-			return
-		} else if !strings.Contains(err.Error(), "refused") {
-			return // it listens
-		}
+	result, err := examplestest.Ask(t, analyzer, job)
+	if want := map[string]any{"pages": int64(3), "words": words}; err != nil || !reflect.DeepEqual(result, want) {
+		t.Errorf("got %v, %v, want %v", result, err, want)
 	}
-	t.Fatalf("nothing listens at %s", url)
-}
-
-// freePort returns a port that nothing listens at.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
 }

@@ -156,6 +156,14 @@ func (s *service) stop(t *testing.T) {
 	}
 }
 
+// open returns a guard of this process, which only submits.
+func open(t *testing.T) *worker.Guard {
+	t.Helper()
+	guard := must(worker.Open(t.Context(), must(worker.FromEnv(os.LookupEnv))(t)))(t)
+	t.Cleanup(func() { check(t, guard.Shutdown(context.WithoutCancel(t.Context()))) })
+	return guard
+}
+
 func TestEchoservice(t *testing.T) {
 	c, program := newCloud(t), build(t, "echoservice")
 	port := freePort(t)
@@ -165,13 +173,7 @@ func TestEchoservice(t *testing.T) {
 	if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "address already in use") {
 		t.Errorf("a service whose port is in use ends with %v\n%s", err, out)
 	}
-	options := must(worker.FromEnv(os.LookupEnv))(t)
-	guard := must(worker.Open(t.Context(), options))(t)
-	defer func() {
-		if err := guard.Shutdown(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	}()
+	guard := open(t)
 	analyses, jobs := guard.MustRegister(kinds.Analyses), guard.MustRegister(kinds.Jobs)
 	submit := func(work *worker.Work, id string, input any) {
 		t.Helper()
@@ -226,9 +228,7 @@ func TestLongrun(t *testing.T) {
 	c, program := newCloud(t), build(t, "longrun")
 	port := freePort(t)
 	s := start(t, program, port)
-	guard := must(worker.Open(t.Context(), must(worker.FromEnv(os.LookupEnv))(t)))(t)
-	defer func() { check(t, guard.Shutdown(context.WithoutCancel(t.Context()))) }()
-	work := guard.MustRegister(worker.Kind{Name: "report", Collection: "reports"})
+	work := open(t).MustRegister(worker.Kind{Name: "report", Collection: "reports"})
 	must(work.Submit(t.Context(), "x", map[string]string{"Month": "2026-03"}))(t)
 
 	doc := c.await(t, "reports/x", "status", "READY")
@@ -242,23 +242,14 @@ func TestLongrun(t *testing.T) {
 }
 
 func TestService(t *testing.T) {
-	_, shown, _ := strings.Cut(string(must(os.ReadFile("../../library.md"))(t)), "```go\n")
-	shown, _, _ = strings.Cut(shown, "```")
-	source := string(must(os.ReadFile("service/main.go"))(t))
-	if !strings.HasPrefix(shown, "package main\n") || !strings.HasSuffix(source, shown) {
-		t.Errorf("library.md does not begin with the whole of service/main.go:\n%s", shown)
-	}
-
 	c, program := newCloud(t), build(t, "service")
 	port := freePort(t)
 	s := start(t, program, port)
-	guard := must(worker.Open(t.Context(), must(worker.FromEnv(os.LookupEnv))(t)))(t)
-	work := guard.MustRegister(worker.Kind{Name: "words", Collection: "words"})
+	work := open(t).MustRegister(worker.Kind{Name: "words", Collection: "words"})
 	must(work.Submit(t.Context(), "x", map[string]string{"Text": "to be or not to be"}))(t)
 	if doc := c.await(t, "words/x", "status", "READY"); doc["result"] != int64(6) {
 		t.Errorf("the document is %v", doc)
 	}
-	check(t, guard.Shutdown(t.Context()))
 	s.stop(t)
 }
 

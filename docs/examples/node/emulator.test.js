@@ -7,7 +7,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { createServer } from 'node:http';
 import { after, before, test } from 'node:test';
-import { FieldPath, FieldValue, Filter, Firestore, Timestamp } from '@google-cloud/firestore';
+import { FieldValue, Filter, Firestore, Timestamp } from '@google-cloud/firestore';
 import { CloudTasksClient } from '@google-cloud/tasks';
 import { grpc } from 'google-gax';
 
@@ -48,20 +48,15 @@ after(async () => {
 });
 
 const later = () => ({ seconds: Math.floor(Date.now() / 1000) + 3600 });
-const create = async (task, path = '/', parent = TASK_QUEUE) => {
+const create = async (task, path = '/') => {
   const httpRequest = { httpMethod: 'POST', url: url + path, body: Buffer.from('payload') };
-  return (await tasks.createTask({ parent, task: { httpRequest, ...task } }))[0];
+  return (await tasks.createTask({ parent: TASK_QUEUE, task: { httpRequest, ...task } }))[0];
 };
 
-test('a task is dispatched to its address', async () => {
-  const task = await create({});
-  const [delivery] = await arrived(1);
-  assert.deepEqual(delivery, { name: task.name.split('/').pop(), url: '/', body: 'payload', retry: 0 });
-});
-
-test('a task that fails is retried', async () => {
-  await create({}, '/fails-once');
-  assert.deepEqual((await arrived(2)).map((d) => d.retry), [0, 1]);
+test('a task is dispatched to its address, and retried', async () => {
+  const task = await create({}, '/fails-once');
+  const delivery = { name: task.name.split('/').pop(), url: '/fails-once', body: 'payload', retry: 0 };
+  assert.deepEqual(await arrived(2), [delivery, { ...delivery, retry: 1 }]);
 });
 
 test('a named task exists once', async () => {
@@ -69,36 +64,22 @@ test('a named task exists once', async () => {
   await create({ name, scheduleTime: later() });
   await assert.rejects(create({ name }), fails('ALREADY_EXISTS', /exists/));
   const [task] = await tasks.getTask({ name, responseView: 'FULL' });
-  assert.equal(task.name, name);
   assert.equal(task.httpRequest.body.toString(), 'payload');
   await tasks.deleteTask({ name });
   await assert.rejects(tasks.getTask({ name }), fails('NOT_FOUND', /task/));
-  await assert.rejects(create({ name }), fails('ALREADY_EXISTS', /existed/));
 });
 
-test('tasks are listed in pages', async () => {
-  const parent = `${location}/queues/pages`;
-  await tasks.createQueue({ parent: location, queue: { name: parent } });
+test('a paused queue dispatches nothing, and lists its tasks in pages', async () => {
+  await tasks.pauseQueue({ name: TASK_QUEUE });
   const names = [];
-  for (let i = 0; i < 5; i++) names.push((await create({ scheduleTime: later() }, '/', parent)).name);
-  const [all] = await tasks.listTasks({ parent, pageSize: 2 });
+  for (let i = 0; i < 5; i++) names.push((await create({})).name);
+  const [all] = await tasks.listTasks({ parent: TASK_QUEUE, pageSize: 2 });
   assert.deepEqual(all.map((t) => t.name), names);
-  const [page, , response] = await tasks.listTasks({ parent, pageSize: 2 }, { autoPaginate: false });
-  assert.equal(page.length, 2);
-  assert.ok(response.nextPageToken);
-  await tasks.purgeQueue({ name: parent });
-  assert.equal((await tasks.listTasks({ parent }))[0].length, 0);
-});
-
-test('a paused queue dispatches nothing', async () => {
-  assert.equal((await tasks.pauseQueue({ name: TASK_QUEUE }))[0].state, 'PAUSED');
-  await create({});
   const [queues] = await tasks.listQueues({ parent: location });
   assert.ok(queues.some((q) => q.name === TASK_QUEUE && q.state === 'PAUSED'));
   assert.equal(delivered.length, 0);
   await tasks.resumeQueue({ name: TASK_QUEUE });
-  assert.equal((await tasks.getQueue({ name: TASK_QUEUE }))[0].state, 'RUNNING');
-  await arrived(1);
+  await arrived(5);
 });
 
 test('documents', async () => {
@@ -119,8 +100,6 @@ test('documents', async () => {
   const [found, missing] = await firestore.getAll(doc, firestore.doc('docs/none'));
   assert.equal(found.get('n'), 4);
   assert.equal(missing.exists, false);
-  await doc.delete();
-  assert.equal((await doc.get()).exists, false);
 });
 
 test('queries', async () => {
@@ -129,17 +108,13 @@ test('queries', async () => {
   for (let n = 0; n < 6; n++) batch.set(all.doc(`d${n}`), { n, kind: n % 2 ? 'odd' : 'even', tags: [n] });
   await batch.commit();
   const ids = async (q) => (await q.get()).docs.map((d) => d.id).join(' ');
-  assert.equal(await ids(all.where('n', '>=', 4)), 'd4 d5');
   assert.equal(await ids(all.where('kind', '==', 'odd').orderBy('n', 'desc').limit(2)), 'd5 d3');
-  assert.equal(await ids(all.where('n', 'in', [1, 3])), 'd1 d3');
   assert.equal(await ids(all.where('n', 'not-in', [0, 1, 2, 3])), 'd4 d5');
   assert.equal(await ids(all.where('tags', 'array-contains', 2)), 'd2');
-  assert.equal(await ids(all.where('n', '!=', 0).offset(3)), 'd4 d5');
   assert.equal(await ids(all.where('n', '==', null)), '');
   assert.equal(await ids(all.orderBy('n').startAfter(3).endBefore(5)), 'd4');
   assert.equal(await ids(all.orderBy('n').startAfter(await all.doc('d4').get())), 'd5');
   assert.equal(await ids(all.orderBy('n').limitToLast(2)), 'd4 d5');
-  assert.equal(await ids(all.where(FieldPath.documentId(), '>', 'd4')), 'd5');
   assert.equal(await ids(all.where(Filter.or(Filter.where('n', '==', 0), Filter.where('n', '==', 5)))), 'd0 d5');
   assert.deepEqual((await all.select('kind').limit(1).get()).docs[0].data(), { kind: 'even' });
   assert.equal((await all.where('kind', '==', 'odd').count().get()).data().count, 3);
@@ -181,12 +156,9 @@ test('what is not emulated is UNIMPLEMENTED, with its name', async () => {
   const c = firestore.collection('all');
   const calls = {
     ListDocuments: () => c.listDocuments(),
-    ListCollectionIds: () => firestore.listCollections(),
     explain_options: () => c.explain(),
     maximum: () => c.doc('x').set({ n: FieldValue.maximum(1) }),
     UpdateQueue: () => tasks.updateQueue({ queue: { name: TASK_QUEUE } }),
-    DeleteQueue: () => tasks.deleteQueue({ name: TASK_QUEUE }),
-    RunTask: () => tasks.runTask({ name: `${TASK_QUEUE}/tasks/x` }),
   };
   for (const [name, call] of Object.entries(calls)) {
     await assert.rejects(call(), fails('UNIMPLEMENTED', new RegExp(name)), name);

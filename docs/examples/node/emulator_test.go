@@ -13,7 +13,5 @@ func TestEmulator(t *testing.T) {
 	dir := directory(t, paths[1], "emulator.test.js")
 	cmd := exec.CommandContext(t.Context(), paths[0], "--test", "emulator.test.js")
 	cmd.Dir, cmd.Env = dir, examplestest.Start(t, "emulator")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	examplestest.Output(t, cmd)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 )
 
 func TestMain(m *testing.M) { os.Exit(examplestest.Main(m, "NODE")) }
@@ -21,9 +22,7 @@ func TestSubmit(t *testing.T) {
 func directory(t *testing.T, npm string, scripts ...string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	if err := os.Symlink(examplestest.Modules(t, npm, "."), filepath.Join(dir, "node_modules")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink(examplestest.Modules(t, npm, "."), filepath.Join(dir, "node_modules")))
 	examplestest.Copy(t, dir, append(scripts, "package.json")...)
 	return dir
 }

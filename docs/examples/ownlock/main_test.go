@@ -20,6 +20,7 @@ import (
 
 	"taskguard/emulator/firestore"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	guarded "taskguard/worker"
 	"taskguard/worker/workertest"
 )
@@ -106,24 +107,15 @@ func (l *trial) start(own bool, clock func() time.Time, analyze func(run int) (s
 
 	options := l.rig.Options(guarded.Options{}, p.connected()...)
 	if own {
-		db, err := fs.NewClient(l.Context(), options.Project, options.FirestoreOptions...)
-		l.check(err)
+		db := must.Get(fs.NewClient(l.Context(), options.Project, options.FirestoreOptions...))(l)
 		p.Handler = &worker{db, func(context.Context, string) (string, error) { return run() }, clock}
 		return p
 	}
-	guard, err := guarded.Open(l.Context(), options)
-	l.check(err)
+	guard := must.Get(guarded.Open(l.Context(), options))(l)
 	l.Cleanup(func() { _ = guard.Shutdown(context.WithoutCancel(l.Context())) })
 	kind := guarded.Kind{Run: func(context.Context, guarded.Job) (any, error) { return run() }}
 	p.Handler = guard.MustRegister(kind).Handler()
 	return p
-}
-
-func (l *trial) check(err error) {
-	l.Helper()
-	if err != nil {
-		l.Fatal(err)
-	}
 }
 
 // deliver sends the task to p once more, as Cloud Tasks may.
@@ -167,8 +159,7 @@ func (s scenario) try(t *testing.T, own bool) (got outcome) {
 			close(died)
 		}
 
-		submitter, err := guarded.Open(t.Context(), l.rig.Options(guarded.Options{}))
-		l.check(err)
+		submitter := must.Get(guarded.Open(t.Context(), l.rig.Options(guarded.Options{})))(t)
 		t.Cleanup(func() { _ = submitter.Shutdown(context.WithoutCancel(t.Context())) })
 		work := submitter.MustRegister(guarded.Kind{}).WithoutRun()
 		l.rig.Mux.HandleFunc("POST "+work.Path, func(w http.ResponseWriter, r *http.Request) {
@@ -199,10 +190,8 @@ func (s scenario) try(t *testing.T, own bool) (got outcome) {
 		time.Sleep(7 * 24 * time.Hour)
 
 		options := l.rig.Options(guarded.Options{})
-		db, err := fs.NewClient(t.Context(), options.Project, options.FirestoreOptions...)
-		l.check(err)
-		doc, err := db.Collection("analyses").Doc("x").Get(t.Context())
-		l.check(err)
+		db := must.Get(fs.NewClient(t.Context(), options.Project, options.FirestoreOptions...))(t)
+		doc := must.Get(db.Collection("analyses").Doc("x").Get(t.Context()))(t)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		fields := doc.Data()

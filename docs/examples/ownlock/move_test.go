@@ -12,6 +12,7 @@ import (
 
 	fs "cloud.google.com/go/firestore"
 
+	"taskguard/internal/testing/must"
 	guarded "taskguard/worker"
 	"taskguard/worker/workertest"
 )
@@ -32,10 +33,7 @@ func move(t *testing.T, kind guarded.Kind) (docs *fs.CollectionRef, deliver func
 	t.Helper()
 	rig := workertest.New(t)
 	options := rig.Options(guarded.Options{})
-	db, err := fs.NewClient(t.Context(), options.Project, options.FirestoreOptions...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(fs.NewClient(t.Context(), options.Project, options.FirestoreOptions...))(t)
 	work := rig.Guard(guarded.Options{}).MustRegister(kind)
 	rig.Mux.Handle("POST "+work.Path, work.Handler())
 	return db.Collection(work.Collection), func(body string) int {
@@ -46,27 +44,17 @@ func move(t *testing.T, kind guarded.Kind) (docs *fs.CollectionRef, deliver func
 	}
 }
 
-func set(t *testing.T, doc *fs.DocumentRef, fields map[string]any) {
-	t.Helper()
-	if _, err := doc.Set(t.Context(), fields); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func get(t *testing.T, doc *fs.DocumentRef) map[string]any {
 	t.Helper()
-	snapshot, err := doc.Get(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return snapshot.Data()
+	return must.Get(doc.Get(t.Context()))(t).Data()
 }
 
 func TestMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		docs, deliver := move(t, moved(func(context.Context, guarded.Job) (any, error) { return "a report", nil }))
 		held := time.Now().Add(time.Hour).UTC()
-		set(t, docs.Doc("x"), map[string]any{"state": "NEW", "lockedBy": "old", "lockedUntil": held})
+		old := map[string]any{"state": "NEW", "lockedBy": "old", "lockedUntil": held}
+		must.Get(docs.Doc("x").Set(t.Context(), old))(t)
 
 		if code := deliver(`{"reportId": "x", "priority": 1}`); code != http.StatusOK {
 			t.Errorf("answered %d", code)
@@ -101,7 +89,8 @@ func TestMove_SameFields(t *testing.T) {
 		}})
 		doc := docs.Doc("x")
 		until := time.Now().Add(5 * time.Minute).UTC().Format("2006-01-02T15:04:05.000Z")
-		set(t, doc, map[string]any{"status": "QUEUED", "lockOwner": "old", "lockExpiresAt": until})
+		old := map[string]any{"status": "QUEUED", "lockOwner": "old", "lockExpiresAt": until}
+		must.Get(doc.Set(t.Context(), old))(t)
 
 		if code := deliver(`{"analysis_id": "x"}`); code != http.StatusOK || runs.Load() > 0 {
 			t.Errorf("answered %d after %d runs, while the old worker has the lock", code, runs.Load())

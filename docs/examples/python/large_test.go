@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 	"taskguard/orchestrator"
 )
 
@@ -26,10 +27,7 @@ func TestLargeResult(t *testing.T) {
 	t.Setenv("BUCKET", bucket)
 	t.Setenv("PYTHONPATH", "testdata/storage:../../../clients/python")
 	t.Setenv("PYTHONDONTWRITEBYTECODE", "1")
-	inputs, err := exec.CommandContext(t.Context(), python, "-c", submitTwice).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	inputs := must.Get(exec.CommandContext(t.Context(), python, "-c", submitTwice).Output())(t)
 	first, second, _ := strings.Cut(strings.TrimSpace(string(inputs)), "\n")
 	if first != second || !strings.Contains(first, `"generation": 1`) {
 		t.Errorf("the inputs are %s and %s, want the same object", first, second)
@@ -37,22 +35,14 @@ func TestLargeResult(t *testing.T) {
 
 	// Somebody overwrites the input: it is not what was submitted.
 	var input struct{ PDF string }
-	if err := json.Unmarshal([]byte(first), &input); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(bucket, input.PDF, "2"), []byte("another"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal([]byte(first), &input))
+	must.OK(t, os.WriteFile(filepath.Join(bucket, input.PDF, "2"), []byte("another"), 0o600))
 
-	options := orchestrator.Options{Env: []string{"BUCKET", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}}
-	analyzer, err := orchestrator.New("exec:"+python+" large.py", options)
-	if err != nil {
-		t.Fatal(err)
-	}
 	details := map[int64]string{}
 	for _, token := range []int64{8, 7} { // the older run ends last
 		job := orchestrator.Job{AnalysisID: "a", LockToken: token, Input: json.RawMessage(first)}
-		result, err := orchestrator.Run(t.Context(), analyzer, job)
+		result, err := examplestest.Ask(t, "exec:"+python+" large.py", job,
+			"BUCKET", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 		fields, _ := result.(map[string]any)
 		if err != nil || fields["pages"] != int64(2) {
 			t.Fatalf("got %v, %v, want 2 pages", result, err)

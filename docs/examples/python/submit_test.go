@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 	"taskguard/orchestrator"
 )
 
@@ -25,9 +26,7 @@ func TestSubmit(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), examplestest.Find(t, "PYTHON", "python3")[0], "testdata/fakes.py")
 	cmd.Env = append(os.Environ(), "GOOGLE_CLOUD_PROJECT=p", "TASK_QUEUE=q", "TASK_CALLER=a@b.c",
 		"TASK_TARGET_URL=https://worker.example", "CLOUD_TASKS_EMULATOR_HOST=", "PYTHONDONTWRITEBYTECODE=1")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	examplestest.Output(t, cmd)
 }
 
 func TestAnalyzer(t *testing.T) {
@@ -47,16 +46,11 @@ func TestRateLimit(t *testing.T) {
 	}))
 	defer provider.Close()
 	python := examplestest.Find(t, "PYTHON", "python3")[0]
-	analyzer, err := orchestrator.New("exec:"+python+" ratelimit.py", orchestrator.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-
 	run := func(path string) (any, error) {
 		job := orchestrator.Job{Input: fmt.Appendf(nil, `{"url":%q}`, provider.URL+path)}
-		return orchestrator.Run(t.Context(), analyzer, job)
+		return examplestest.Ask(t, "exec:"+python+" ratelimit.py", job)
 	}
-	_, err = run("/busy")
+	_, err := run("/busy")
 	if later, ok := errors.AsType[*orchestrator.RetryAfterError](err); !ok || later.After() != 40*time.Second {
 		t.Errorf("the program ends with %v, want a wait of 40 s", err)
 	}
@@ -69,13 +63,8 @@ func TestRateLimit(t *testing.T) {
 // Of the calls of a run, only the one that is told go charges. TestOnce_Kill9 shows the rest.
 func TestEndpoint(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), examplestest.Find(t, "PYTHON", "python3")[0], "endpoint.py", "0")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(cmd.StdoutPipe())(t)
+	must.OK(t, cmd.Start())
 	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
 	port, _ := bufio.NewReader(out).ReadString('\n')
 
@@ -95,10 +84,7 @@ func TestEndpoint(t *testing.T) {
 		job := fmt.Sprintf(`{"lock_token": 7, "input": {"cents": 4200, "ledger": %q}, "effects": %s}`,
 			ledger, call.effects)
 		address := "http://localhost:" + strings.TrimSpace(port)
-		answer, err := http.Post(address, "application/json", strings.NewReader(job))
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(http.Post(address, "application/json", strings.NewReader(job)))(t)
 		text, err := io.ReadAll(answer.Body)
 		_ = answer.Body.Close()
 		if err != nil || string(text) != call.want+"\n" {
@@ -115,7 +101,5 @@ func TestEmulator(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), python, "emulator_test.py")
 	cmd.Env = append(examplestest.Start(t, "emulator"),
 		"PYTHONPATH="+os.Getenv("PYTHONPATH"), "PYTHONDONTWRITEBYTECODE=1")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	examplestest.Output(t, cmd)
 }

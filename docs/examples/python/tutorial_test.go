@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 	"taskguard/orchestrator"
 )
 
@@ -24,28 +25,21 @@ func TestTutorial_Kill(t *testing.T) {
 	t.Parallel()
 	examplestest.Find(t, "PYTHON", "python3")
 	script := filepath.Join(t.TempDir(), "killer")
-	if err := os.WriteFile(script, []byte(killer), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(script, []byte(killer), 0o700))
 	env := examplestest.Start(t, "local", "LOCK_TTL=3s", "CHECKPOINT_INTERVAL=1s", "ANALYZER=exec:"+script)
 
 	submit := exec.CommandContext(t.Context(), examplestest.Build(t, "taskguard/cmd/taskguard"),
 		"submit", "--json", "--wait", "--input", `{"pages": 6}`)
 	submit.Env = env
-	out, err := submit.Output()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-
+	submit.Stderr = t.Output()
+	out := must.Get(submit.Output())(t)
 	var got struct {
 		Result struct {
 			Done   int
 			ReadBy string `json:"read_by"`
 		}
 	}
-	if err := json.Unmarshal(out, &got); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal(out, &got))
 	byBoth := regexp.MustCompile(`^1+2+$`).MatchString(got.Result.ReadBy) && len(got.Result.ReadBy) == 6
 	if got.Result.Done != 6 || !byBoth {
 		t.Errorf("%s, want 6 pages, the first of them read by attempt 1 and the rest by attempt 2", out)
@@ -53,23 +47,18 @@ func TestTutorial_Kill(t *testing.T) {
 }
 
 func TestTutorial_FirstAnalyzer(t *testing.T) {
-	python := examplestest.Find(t, "PYTHON", "python3")[0]
-	analyzer, err := orchestrator.New("exec:"+python+" count.py", orchestrator.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-
+	count := "exec:" + examplestest.Find(t, "PYTHON", "python3")[0] + " count.py"
 	job := orchestrator.Job{Input: json.RawMessage(`{"text": "the lamp and the moon"}`)}
-	result, err := orchestrator.Run(t.Context(), analyzer, job)
+	result, err := examplestest.Ask(t, count, job)
 	words, _ := result.(map[string]any)
 	if err != nil || words["words"] != int64(5) {
 		t.Errorf("got %v, %v, want 5 words", result, err)
 	}
 
 	job.Input = json.RawMessage(`{"title": "no text"}`)
-	_, err = orchestrator.Run(t.Context(), analyzer, job)
-	var rejected *orchestrator.PermanentError
-	if !errors.As(err, &rejected) || rejected.Message != "the input has no text" {
+	_, err = examplestest.Ask(t, count, job)
+	rejected, ok := errors.AsType[*orchestrator.PermanentError](err)
+	if !ok || rejected.Message != "the input has no text" {
 		t.Errorf("got %v, want it rejected with the message of the program", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 )
 
 func TestAnalyzer(t *testing.T) {
@@ -34,9 +35,7 @@ func TestCharge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			file := func(name, text string) (path string) {
 				path = filepath.Join(t.TempDir(), name)
-				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, os.WriteFile(path, []byte(text), 0o600))
 				return path
 			}
 			ledger, reports := file("ledger", ""), file("reports", "")

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"taskguard/internal/testing/must"
 	"taskguard/locks/document"
 	"taskguard/locks/document/server"
 	"taskguard/orchestrator"
@@ -38,9 +39,7 @@ printf '%s' "$job"
 func Check(t *testing.T, dir string, command ...string) {
 	t.Helper()
 	script := filepath.Join(t.TempDir(), "analyzer")
-	if err := os.WriteFile(script, []byte(analyzer), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(script, []byte(analyzer), 0o700))
 	env := Start(t, "local", "ANALYZER=exec:"+script)
 	submit := func(id, text string) (status, output string, exit int) {
 		t.Helper()
@@ -81,9 +80,7 @@ func Build(t *testing.T, pkg string) (program string) {
 	program = filepath.Join(t.TempDir(), "program")
 	run := exec.CommandContext(t.Context(), "go", "run", "-exec", "cp", pkg, program)
 	run.Env = append(os.Environ(), "CGO_ENABLED=0") // the images are built without it too
-	if out, err := run.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	Output(t, run)
 	return program
 }
 
@@ -100,13 +97,8 @@ func Start(t *testing.T, command string, variables ...string) (env []string) {
 	cmd.Env, cmd.Stderr = slices.Concat(env, variables), &progress
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(cmd.StdoutPipe())(t)
+	must.OK(t, cmd.Start())
 	t.Cleanup(func() {
 		if err := cmd.Wait(); t.Failed() || cmd.ProcessState.ExitCode() != 0 {
 			t.Errorf("taskguard %s: %v\n%s", command, err, &progress)
@@ -143,11 +135,7 @@ func Find(t *testing.T, tool string, programs ...string) (paths []string) {
 		t.Skipf("REQUIRE_%s is not set", tool)
 	}
 	for _, name := range programs {
-		path, err := exec.LookPath(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		paths = append(paths, path)
+		paths = append(paths, must.Get(exec.LookPath(name))(t))
 	}
 	return paths
 }
@@ -161,18 +149,13 @@ func wanted(tool string) bool {
 // checkpoint of the first run. Each run must report only the pages that are new to it.
 func Continues(t *testing.T, spec string) {
 	t.Helper()
-	analyzer, err := orchestrator.New(spec, orchestrator.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-
 	var newest json.RawMessage
 	for _, pages := range [][]int{{1, 2, 3}, {4, 5}} {
 		last, reported := pages[len(pages)-1], &reports{t: t}
 		job := orchestrator.Job{Resume: newest, Reporter: reported}
 		// The text in name must not pass for the number of pages.
 		job.Input = fmt.Appendf(nil, `{"name":"\"pages\": 7","pages":%d,"seconds":0}`, last)
-		result, err := orchestrator.Run(t.Context(), analyzer, job)
+		result, err := Ask(t, spec, job)
 
 		want := map[string]any{"sum": int64(last * (last + 1) / 2)}
 		if err != nil || !reflect.DeepEqual(result, want) || !slices.Equal(reported.pages, pages) {
@@ -229,11 +212,7 @@ func Session(t *testing.T, command ...string) {
 	}
 
 	for _, user := range users {
-		out, err := run(user...)
-		if err != nil {
-			t.Fatal(err)
-		}
-
+		out := must.Get(run(user...))(t)
 		r := &http.Request{Header: http.Header{"Cookie": {strings.TrimSpace(string(out))}}}
 		shown := slices.Concat(user[1:], []string{"", ""})
 		want := document.Profile{Name: shown[0], User: shown[1]}
@@ -251,47 +230,27 @@ func Session(t *testing.T, command ...string) {
 // content of package-lock.json, also if tests or packages that run in parallel need it.
 func Modules(t *testing.T, npm, folder string) (modules string) {
 	t.Helper()
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	lock, err := os.ReadFile(filepath.Join(folder, "package-lock.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cache := must.Get(os.UserCacheDir())(t)
+	lock := must.Get(os.ReadFile(filepath.Join(folder, "package-lock.json")))(t)
 	installed := filepath.Join(cache, fmt.Sprintf("taskguard-example-%x", sha256.Sum256(lock)))
 	modules = filepath.Join(installed, "node_modules")
-	if err := os.MkdirAll(cache, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	guard, err := os.Create(installed + ".lock")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(cache, 0o700))
+	guard := must.Get(os.Create(installed + ".lock"))(t)
 	defer guard.Close() //nolint:errcheck // frees the lock
-	if err := syscall.Flock(int(guard.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Flock(int(guard.Fd()), syscall.LOCK_EX))
 	if _, err := os.Stat(modules); err == nil {
 		return modules
 	}
 
-	dir, err := os.MkdirTemp(cache, "taskguard-example-") //nolint:usetesting // it is renamed within the cache
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp(cache, "taskguard-example-"))(t) //nolint:usetesting // it is renamed within the cache
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	Copy(t, dir, filepath.Join(folder, "package.json"), filepath.Join(folder, "package-lock.json"))
 
 	ci := exec.CommandContext(t.Context(), npm, "ci", "--ignore-scripts", "--prefer-offline",
 		"--fetch-retries=1", "--fetch-timeout=60000", "--no-audit", "--no-fund")
 	ci.Dir = dir
-	if out, err := ci.CombinedOutput(); err != nil {
-		t.Fatalf("npm ci: %v\n%s", err, out)
-	}
-	if err := os.Rename(dir, installed); err != nil {
-		t.Fatal(err)
-	}
+	Output(t, ci)
+	must.OK(t, os.Rename(dir, installed))
 	return modules
 }
 
@@ -299,12 +258,7 @@ func Modules(t *testing.T, npm, folder string) (modules string) {
 func Copy(t *testing.T, dir string, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(name))(t)
+		must.OK(t, os.WriteFile(filepath.Join(dir, filepath.Base(name)), data, 0o600))
 	}
 }

@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+
+	"taskguard/internal/testing/must"
 )
 
 // REST serves three calls of Google's REST interfaces until the test ends: a commit, the reading of a document, and the
@@ -48,11 +50,7 @@ func Tasks(t *testing.T, env []string) func(name string) *cloudtaskspb.Task {
 	return func(name string) *cloudtaskspb.Task {
 		t.Helper()
 		request := &cloudtaskspb.GetTaskRequest{Name: queue + "/tasks/" + name, ResponseView: cloudtaskspb.Task_FULL}
-		task, err := tasks.GetTask(t.Context(), request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return task
+		return must.Get(tasks.GetTask(t.Context(), request))(t)
 	}
 }
 
@@ -71,10 +69,8 @@ func value(t *testing.T, env []string, variable string) string {
 // dial returns a connection to the address of a variable.
 func dial(t *testing.T, env []string, variable string) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient(value(t, env, variable), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	insecurely := grpc.WithTransportCredentials(insecure.NewCredentials())
+	conn := must.Get(grpc.NewClient(value(t, env, variable), insecurely))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }

@@ -235,9 +235,6 @@ func (x *keyExecution) judgeSlots() {
 	if running > x.keySlots {
 		x.fail("%d runs of one key", running)
 	}
-	if running == x.keySlots && running > 1 {
-		x.count("all slots in use")
-	}
 }
 
 // EXPLORE_KEYS is how many steps of each execution may be another than the first possible one, or more.

@@ -36,7 +36,6 @@ func (m *model) swapKey(c *call) (lease.Cell[analysislock.Key], error) {
 		next = lease.Cell[analysislock.Key]{At: m.now()}
 	}
 	m.keys[c.id] = next
-	m.count("writes of keys")
 	return next, nil
 }
 
@@ -65,9 +64,6 @@ func (m *model) judgeOrder(c *call, left int) {
 			ahead++
 		}
 	}
-	if ahead > 0 {
-		m.count("passed a parked one")
-	}
 	if ahead > left {
 		m.fail("%v took a slot, with %d left for %d in front of it", c.by, left, ahead)
 	}
@@ -88,7 +84,6 @@ func (m *model) judgeParked(r *record, p *caller) {
 			return
 		}
 	}
-	m.count("parked while no slot was held")
 }
 
 // parked returns the parked analyses of a key in their order, as repo.Analyses does.

@@ -336,7 +336,6 @@ func (m *model) load(id string) cell {
 func (m *model) swap(p *caller, id string, prev cell, next analysis) (cell, error) {
 	r := m.records[id]
 	if current := r != nil && r.current(prev); !current && !m.skipRevisions {
-		m.count("conflicts")
 		if held := p.operates == "" && p.token != 0; held && r.holder != p {
 			m.count("superseded writes refused")
 		}

@@ -113,6 +113,14 @@ func (s *site) browser(t testing.TB) *browser {
 	return &browser{t, s, &http.Client{Jar: jar, Transport: transport, Timeout: hang}}
 }
 
+// user returns a browser with a session.
+func (s *site) user(t testing.TB) *browser {
+	t.Helper()
+	b := s.browser(t)
+	b.want(http.StatusOK, "", http.MethodGet, "/")
+	return b
+}
+
 // reply is an answer. Its body is empty after an upgrade.
 type reply struct {
 	status int

@@ -57,9 +57,8 @@ func TestGate_Answers(t *testing.T) {
 
 	refused := func(answer, status, code int, text string) {
 		app.status.Store(int64(answer))
-		b := s.browser(t)
+		b := s.user(t)
 		p := b.connect()
-		b.ask(http.MethodGet, "/") // begins a session
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodGet} {
 			b.want(status, text, method, lockPath)
 		}
@@ -110,12 +109,26 @@ func TestGate_NoAnswer(t *testing.T) {
 	}
 }
 
+// The application has 3 s. That it did not answer is not kept: the next request asks again.
+func TestGate_AsksAgain(t *testing.T) {
+	var asked atomic.Int64
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) == 1 {
+			<-r.Context().Done()
+		}
+	}))
+	t.Cleanup(silent.Close)
+	b := newSite(t, func(s *setup) { s.options.Authorize = silent.URL }).browser(t)
+	b.ask(http.MethodGet, "/")
+	b.want(http.StatusServiceUnavailable, "permissions", http.MethodGet, lockPath)
+	b.want(http.StatusOK, "", http.MethodGet, lockPath)
+}
+
 // The application is asked once for a room and a session.
 func TestGate_Questions(t *testing.T) {
 	app := newApplication(t)
 	s := newPusherSite(t, func(s *setup) { s.options.Authorize = app.url() })
-	b := s.browser(t)
-	b.ask(http.MethodGet, "/")
+	b := s.user(t)
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() { b.ask(http.MethodGet, lockPath, "Authorization", "Bearer x") })

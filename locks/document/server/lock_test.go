@@ -201,13 +201,7 @@ func TestRoomID(t *testing.T) {
 
 	t.Run("it is decoded exactly once", func(t *testing.T) { // %25 is a percent sign
 		for written, room := range map[string]string{
-			"%70%6c%61%69%6E":                "plain",
-			"日本%20語":                         "日本 語",
-			"%E6%97%A5%E6%9C%AC%20%E8%AA%9E": "日本 語",
-			"a%252F%62":                      "a%2Fb",
-			"a+b":                            "a+b",
-			"a%2Bb":                          "a+b",
-			"q%3Fx=1%23y":                    "q?x=1#y",
+			"%E6%97%A5本%20語": "日本 語", "a%252F%62": "a%2Fb", "a+b": "a+b", "a%2Bb": "a+b", "q%3Fx=1%23y": "q?x=1#y",
 		} {
 			path := "/api/documents/" + written + "/lock"
 			b.want(http.StatusOK, "", http.MethodPost, path)

@@ -108,9 +108,7 @@ func TestQuota_Uncertain(t *testing.T) {
 
 func TestQuota_Sockets(t *testing.T) {
 	s := newPusherSite(t, func(s *setup) { s.options.SessionSockets = 2 })
-	mine, other := s.browser(t), s.browser(t)
-	mine.ask(http.MethodGet, "/") // begins a session
-	other.ask(http.MethodGet, "/")
+	mine, other := s.user(t), s.user(t)
 	first := mine.listen(lockPath+"/ws", websocket.DialOptions{})
 	mine.connect()
 	for _, path := range []string{lockPath + "/ws", appPath} {
@@ -135,8 +133,7 @@ func TestQuota_Channels(t *testing.T) {
 	const tooMany = "too many connections"
 	t.Run("a socket has 20, an instance as configured", func(t *testing.T) {
 		s := newPusherSite(t, func(s *setup) { s.options.MaxSockets = 22 })
-		b := s.browser(t)
-		b.ask(http.MethodGet, "/") // begins a session
+		b := s.user(t)
 		p := b.connect()
 		p.wantChannels(20)
 		if !p.watch("documents.0") { // instead of the first
@@ -154,9 +151,7 @@ func TestQuota_Channels(t *testing.T) {
 
 	t.Run("a session has five for each of its sockets", func(t *testing.T) {
 		s := newPusherSite(t, func(s *setup) { s.options.SessionSockets = 1 })
-		user, other := s.browser(t), s.browser(t)
-		user.ask(http.MethodGet, "/") // begins a session
-		other.ask(http.MethodGet, "/")
+		user, other := s.user(t), s.user(t)
 		p, q := user.connect(), other.connect()
 		p.wantChannels(5)
 		if !q.watch("documents.5") {
@@ -182,8 +177,7 @@ func TestQuota_Channels(t *testing.T) {
 
 	t.Run("clients without a session have half", func(t *testing.T) {
 		s := newPusherSite(t, func(s *setup) { s.options.MaxSockets = 8 })
-		stranger, user := s.browser(t), s.browser(t)
-		user.ask(http.MethodGet, "/") // begins a session
+		stranger, user := s.browser(t), s.user(t)
 		first := stranger.listen(lockPath+"/ws", websocket.DialOptions{})
 		p := stranger.connect()
 		p.wantChannels(2)

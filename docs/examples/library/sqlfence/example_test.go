@@ -44,7 +44,9 @@ func Example() {
 	}
 	fmt.Println("worker 2:", writeInvoice(ctx, db, "2026-11", 8, 800))
 	fmt.Println("worker 1:", writeInvoice(ctx, db, "2026-11", 7, 700))
+	fmt.Println("worker 2 again:", writeInvoice(ctx, db, "2026-11", 8, 800))
 	// Output:
 	// worker 2: <nil>
 	// worker 1: stale token
+	// worker 2 again: <nil>
 }

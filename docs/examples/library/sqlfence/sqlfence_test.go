@@ -3,7 +3,6 @@ package sqlfence
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,27 +25,6 @@ func open(t testing.TB) *sql.DB {
 		t.Fatal(err)
 	}
 	return db
-}
-
-func TestWriteInvoice(t *testing.T) {
-	db := open(t)
-	highest := int64(0)
-	for _, token := range []int64{1, 3, 2, 3, 1, 4} {
-		stale := token < highest
-		highest = max(highest, token)
-		var want error
-		if stale {
-			want = errStale
-		}
-		if err := writeInvoice(t.Context(), db, "key", token, 100*token); !errors.Is(err, want) {
-			t.Fatalf("token %d: %v, want %v", token, err, want)
-		}
-		var amount int64
-		row := db.QueryRowContext(t.Context(), `SELECT amount FROM invoices`)
-		if err := row.Scan(&amount); err != nil || amount != 100*highest {
-			t.Fatalf("after token %d the amount is %d, %v", token, amount, err)
-		}
-	}
 }
 
 // In each schedule a run is interrupted, and at times its statement arrives after that of the next run.
