@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"html"
 	"net/http"
@@ -220,7 +221,7 @@ func TestSelected(t *testing.T) {
 	t.Run("one that may have been changed is not counted", func(t *testing.T) {
 		s, h := writable(t, newSource(analysis("a", "FAILED")))
 		form := hidden(t, post(t, s, "/selected/requeue", chosen("a")).Body.String())
-		h.fail = fmt.Errorf("%w: %w", console.ErrUnconfirmed, lease.ErrUnavailable)
+		h.fail = errors.Join(console.ErrUnconfirmed, lease.ErrUnavailable, lease.ErrConflict) // its last try conflicted
 		text := post(t, s, "/selected/requeue", form).Body.String()
 		has(t, text, "0 requeued, 1 to look at", "not confirmed, but may have been made")
 	})

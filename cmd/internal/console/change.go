@@ -237,7 +237,7 @@ func (s *Server) change(v verb) echo.HandlerFunc {
 		defer s.forget()
 		booked, err := s.o.Operator.Change(ctx, change)
 		switch {
-		case errors.Is(err, lease.ErrConflict): // it has changed since it was read
+		case errors.Is(err, lease.ErrConflict) && !errors.Is(err, ErrUnconfirmed): // it has changed since it was read
 			if p, err = s.confirmation(c, v); err != nil {
 				return err
 			}

@@ -233,7 +233,7 @@ func TestChange_Refusals(t *testing.T) {
 		{lease.ErrNotFound, 404, "no analysis"},
 		{fmt.Errorf("x: %w", lease.ErrFinished), 409, "finished"},
 		{fmt.Errorf("x: %w", lease.ErrUnavailable), 503, "does not answer"},
-		{fmt.Errorf("%w: %w", console.ErrUnconfirmed, lease.ErrUnavailable), 503, "is not confirmed"},
+		{errors.Join(console.ErrUnconfirmed, lease.ErrUnavailable, lease.ErrConflict), 503, "is not confirmed"},
 		{lease.ErrMalformed, 422, "cannot be read"},
 		{status.Error(codes.Unauthenticated, "x"), 502, "UNAUTHENTICATED"},
 		{status.Error(codes.NotFound, "x"), 502, "NOT_FOUND"},

@@ -193,7 +193,7 @@ func (s *Server) changePick(ctx context.Context, p *pick, change Change, seen st
 	case errors.Is(err, ErrNotBooked):
 		p.Note = "It is changed, but could not be enqueued. Unlock it on its page to enqueue it."
 		return err
-	case errors.Is(err, lease.ErrConflict):
+	case errors.Is(err, lease.ErrConflict) && !errors.Is(err, ErrUnconfirmed):
 		p.Left = changedSince
 	case err != nil:
 		p.Left = refusalOf(err, "").message

@@ -200,6 +200,8 @@ func (b *bulk) excludes(verb console.Verb, d *analysislock.Analysis) (reason str
 // change failed.
 func skipReason(verb console.Verb, done changed, err error) (reason string) {
 	switch {
+	case errors.Is(err, console.ErrUnconfirmed): // also after conflicts
+		return ""
 	case errors.As(err, new(*lease.HeldError)):
 		return "held"
 	case errors.Is(err, lease.ErrConflict):

@@ -104,3 +104,11 @@ func TestChange_Unconfirmed(t *testing.T) {
 		logged(t, log, operator())
 	})
 }
+
+// After conflicts until its deadline, a change fails with both errors. Skipped would mean that nothing was changed.
+func TestSkipReason_Unconfirmed(t *testing.T) {
+	err := errors.Join(console.ErrUnconfirmed, lease.ErrUnavailable, lease.ErrConflict)
+	if got := skipReason(console.Cancel, changed{}, err); got != "" {
+		t.Errorf("%q", got)
+	}
+}
