@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"taskguard/internal/testing/must"
-
 	"google.golang.org/api/cloudbuild/v1"
+
+	"taskguard/internal/testing/must"
 )
 
 // builds holds the build that deploys and the one that tests, by account.

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"taskguard/internal/testing/must"
-
 	run "google.golang.org/api/run/v1"
 	"sigs.k8s.io/yaml"
+
+	"taskguard/internal/testing/must"
 )
 
 // strictly decodes a YAML file and fails on a field that into does not have.

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"taskguard/internal/testing/must"
-
 	"github.com/google/go-cmp/cmp"
+
+	"taskguard/internal/testing/must"
 )
 
 var shellBlock = regexp.MustCompile("(?s)\n```sh\n(.*?\n)```")

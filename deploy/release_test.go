@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"taskguard/internal/testing/must"
-
 	"github.com/google/go-cmp/cmp"
+
+	"taskguard/internal/testing/must"
 )
 
 // releaseFakes has functions in place of the programs that release.sh calls. Their state is the files of $FAKE: a

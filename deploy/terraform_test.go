@@ -11,14 +11,14 @@ import (
 	"strings"
 	"testing"
 
-	"taskguard/internal/testing/must"
-
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclparse"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/hashicorp/hcl/v2/hclwrite"
 	"google.golang.org/api/run/v1"
+
+	"taskguard/internal/testing/must"
 )
 
 const moduleFolder = "terraform"

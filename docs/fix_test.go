@@ -12,9 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 )
 
 var (

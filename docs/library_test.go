@@ -16,7 +16,6 @@ import (
 	"unicode"
 
 	"taskguard/internal/testing/must"
-
 	"taskguard/worker"
 )
 

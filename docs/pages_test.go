@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"taskguard/internal/testing/must"
-
 	"taskguard/lease/analysislock"
 )
 

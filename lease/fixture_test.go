@@ -10,11 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 )

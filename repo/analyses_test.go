@@ -6,11 +6,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"cloud.google.com/go/firestore"
 
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/leasetest"

@@ -8,14 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"cloud.google.com/go/firestore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/locks/document"

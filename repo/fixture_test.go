@@ -13,12 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"

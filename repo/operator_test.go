@@ -7,11 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"google.golang.org/grpc/codes"
 
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )

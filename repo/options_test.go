@@ -5,11 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"google.golang.org/api/option"
 
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 )

@@ -5,11 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/genproto/googleapis/type/latlng"
 
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 )
 

@@ -10,14 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/locks/document"
 )
 

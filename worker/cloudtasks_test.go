@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/api/option"
@@ -23,6 +21,7 @@ import (
 
 	"taskguard/emulator/cloudtasks"
 	"taskguard/internal/taskqueue"
+	"taskguard/internal/testing/must"
 )
 
 const queuePath = "projects/p/locations/l/queues/q"

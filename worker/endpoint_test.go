@@ -11,9 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 	"taskguard/worker"

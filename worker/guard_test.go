@@ -8,12 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 
 	"taskguard/internal/taskauth"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 	"taskguard/repo"
 )

@@ -14,12 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
 
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/repo"
 	"taskguard/worker"
 	"taskguard/worker/workertest"

@@ -9,11 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"github.com/google/go-cmp/cmp"
 
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/orchestrator"
 	"taskguard/worker"
 )

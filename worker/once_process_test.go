@@ -17,8 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -26,6 +24,7 @@ import (
 	"taskguard/emulator/firestore"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 	"taskguard/lease/analysislock"
 	"taskguard/orchestrator"
 	"taskguard/worker"

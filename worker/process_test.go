@@ -14,8 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
@@ -23,6 +21,7 @@ import (
 	"taskguard/internal/delivery"
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 	"taskguard/orchestrator"
 	"taskguard/repo"

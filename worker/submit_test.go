@@ -16,8 +16,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"cloud.google.com/go/firestore"
 	"github.com/google/go-cmp/cmp"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -25,6 +23,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 	"taskguard/lease/iso8601"
 	"taskguard/orchestrator"

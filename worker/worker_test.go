@@ -13,13 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"google.golang.org/grpc/connectivity"
 
 	"taskguard/emulator/firestore"
 	"taskguard/internal/delivery"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/worker"
 )
 

@@ -6,9 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 )
 
 func TestNodeAnalyzers(t *testing.T) {

@@ -12,10 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 )
 
 // environment returns the variables of a program that calls the Firestore of host.

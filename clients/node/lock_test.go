@@ -12,10 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"

@@ -19,10 +19,9 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 )
 
 // The mixed run: 40 analyses, each delivered four times, of which 20 are killed with their worker.

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"testing"
 
-	"taskguard/internal/testing/must"
-
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/firestore"
 	"github.com/google/go-cmp/cmp"
@@ -19,6 +17,7 @@ import (
 
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 )
 
 const (

@@ -12,11 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"cloud.google.com/go/firestore"
 
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 )
 
 // submit runs taskguard.submit in Python without Google's clients, and returns the last line that it prints.

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"cloud.google.com/go/firestore"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/page"
@@ -23,6 +21,7 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/operate"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/lease/iso8601"
 )
 

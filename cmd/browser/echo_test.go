@@ -16,12 +16,11 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/cmd/internal/doclockservice"
 	"taskguard/emulator/oidc"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 )
 
 // behindNginx returns the origin of an nginx in front of an application and the document lock, with

@@ -13,11 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"google.golang.org/api/option"
 
 	"taskguard/emulator/firestore"
+	"taskguard/internal/testing/must"
 	"taskguard/locks/document"
 	"taskguard/locks/document/server"
 	"taskguard/repo"

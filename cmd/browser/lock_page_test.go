@@ -12,14 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 )
 
 // If the tab that edits is closed, the other tab may edit.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"taskguard/internal/testing/must"
-
 	"taskguard/lease/analysislock"
 	"taskguard/locks/document"
 )

@@ -8,9 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 )
 
 func TestHelp_Terminal(t *testing.T) {

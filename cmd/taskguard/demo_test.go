@@ -11,10 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 )
 
 // Every named file is finished once, one of them after its worker was killed and another has

@@ -13,13 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/api/option"
 
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 )
 
 // dockerArguments are the arguments of the container's program.

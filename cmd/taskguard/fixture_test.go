@@ -17,8 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	tasksapi "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	gcp "cloud.google.com/go/firestore"
@@ -31,6 +29,7 @@ import (
 	"taskguard/emulator/cloudtasks"
 	"taskguard/emulator/firestore"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/repo"

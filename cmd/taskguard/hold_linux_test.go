@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"golang.org/x/sys/unix"
+
+	"taskguard/internal/testing/must"
 )
 
 // terminal opens a new terminal of so many columns: our end, and the program's.

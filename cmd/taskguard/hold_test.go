@@ -21,9 +21,8 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/cmd/internal/cli"
+	"taskguard/internal/testing/must"
 	"taskguard/locks/document"
 	"taskguard/locks/project"
 	"taskguard/repo"

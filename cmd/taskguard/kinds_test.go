@@ -7,10 +7,9 @@ import (
 	"slices"
 	"testing"
 
-	"taskguard/internal/testing/must"
-
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 
+	"taskguard/internal/testing/must"
 	"taskguard/repo"
 	"taskguard/worker"
 )

@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/api/option"
 
@@ -24,6 +22,7 @@ import (
 	"taskguard/cmd/internal/workerservice"
 	"taskguard/internal/telemetry"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/lease/analysislock"
 )
 

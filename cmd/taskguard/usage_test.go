@@ -10,14 +10,13 @@ import (
 	"syscall"
 	"testing"
 
-	"taskguard/internal/testing/must"
-
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 )
 
 // What is named stands in the one line that is printed.

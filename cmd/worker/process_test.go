@@ -17,11 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"taskguard/internal/testing/must"
-
 	"google.golang.org/api/run/v1"
 	"sigs.k8s.io/yaml"
+
+	"taskguard/internal/testing/must"
 )
 
 // read decodes what service.sh prints as gcloud does, refusing what the API does not know,

@@ -11,14 +11,14 @@ import (
 	"strings"
 	"testing"
 
-	"taskguard/internal/testing/must"
-
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/hcl/v2/hclparse"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"google.golang.org/api/logging/v2"
 	dashboards "google.golang.org/api/monitoring/v1"
 	"google.golang.org/api/monitoring/v3"
+
+	"taskguard/internal/testing/must"
 )
 
 const monitoringFolder = "../monitoring"

@@ -14,12 +14,11 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"taskguard/internal/testing/must"
-
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 )
 
 const golden = "testdata/settings.json"

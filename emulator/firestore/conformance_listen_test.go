@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	client "cloud.google.com/go/firestore"
 	"google.golang.org/grpc/codes"
+
+	"taskguard/internal/testing/must"
 )
 
 // watch is a query's listener.

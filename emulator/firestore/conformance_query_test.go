@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	client "cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/genproto/googleapis/type/latlng"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+
+	"taskguard/internal/testing/must"
 )
 
 // request is the request that the client makes of a query.

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"taskguard/internal/testing/must"
-
 	client "cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/api/option"
@@ -23,6 +21,7 @@ import (
 
 	"taskguard/emulator/firestore"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 )
 
 type (

@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	client "cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"taskguard/internal/testing/must"
 )
 
 var transactionCases = []conformanceCase{

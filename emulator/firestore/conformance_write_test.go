@@ -5,13 +5,13 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	client "cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/testing/protocmp"
+
+	"taskguard/internal/testing/must"
 )
 
 func wantData(t *testing.T, snap *client.DocumentSnapshot, want object) {

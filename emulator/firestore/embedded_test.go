@@ -10,8 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	client "cloud.google.com/go/firestore"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc/codes"
@@ -19,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"taskguard/emulator/firestore"
+	"taskguard/internal/testing/must"
 )
 
 func TestTransaction(t *testing.T) {

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"taskguard/internal/testing/must"
-
 	client "cloud.google.com/go/firestore"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
@@ -19,6 +17,7 @@ import (
 
 	"taskguard/emulator/firestore"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 )
 
 // line makes a client's connections, and can cut them.

@@ -7,12 +7,11 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"taskguard/internal/testing/must"
-
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc/codes"
 
 	"taskguard/emulator/firestore"
+	"taskguard/internal/testing/must"
 )
 
 func TestListen(t *testing.T) {

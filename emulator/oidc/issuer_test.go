@@ -10,13 +10,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/google/go-cmp/cmp"
 
 	"taskguard/emulator/oidc"
+	"taskguard/internal/testing/must"
 )
 
 // verify returns the number of keys on the page and, if one of them, named by the token,

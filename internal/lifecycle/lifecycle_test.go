@@ -11,12 +11,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"github.com/labstack/echo/v4"
 
 	"taskguard/internal/build"
 	"taskguard/internal/lifecycle"
+	"taskguard/internal/testing/must"
 )
 
 // It waits only for what began before it.

@@ -14,8 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"github.com/google/go-cmp/cmp"
@@ -27,6 +25,7 @@ import (
 
 	"taskguard/emulator/cloudtasks"
 	"taskguard/internal/taskqueue"
+	"taskguard/internal/testing/must"
 )
 
 const (

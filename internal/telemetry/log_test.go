@@ -12,10 +12,10 @@ import (
 	"testing/slogtest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"github.com/google/go-cmp/cmp"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"taskguard/internal/testing/must"
 )
 
 const (

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"taskguard/internal/testing/must"
-
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 )

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"taskguard/internal/testing/must"
-
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 )

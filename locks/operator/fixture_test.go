@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"taskguard/internal/testing/must"
-
 	"taskguard/lease"
 	"taskguard/locks/operator"
 )

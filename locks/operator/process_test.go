@@ -8,10 +8,9 @@ import (
 	"syscall"
 	"testing"
 
-	"taskguard/internal/testing/must"
-
 	"go.uber.org/goleak"
 
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 )
 

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"taskguard/internal/testing/must"
-
 	"taskguard/locks/operator"
 )
 

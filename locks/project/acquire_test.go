@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"taskguard/internal/testing/must"
-
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 	"taskguard/locks/document"

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"taskguard/internal/testing/must"
-
 	"taskguard/lease/leasetest"
 	"taskguard/locks/project"
 )

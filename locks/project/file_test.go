@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"taskguard/internal/testing/must"
-
 	"taskguard/lease"
 	"taskguard/locks/project"
 )

@@ -8,10 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"go.uber.org/goleak"
 
+	"taskguard/internal/testing/must"
 	"taskguard/locks/project"
 )
 

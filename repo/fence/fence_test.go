@@ -14,8 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"cloud.google.com/go/firestore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -23,6 +21,7 @@ import (
 
 	embedded "taskguard/emulator/firestore"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 )
 

@@ -7,9 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/worker"
 )
 

@@ -13,10 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/cmd/internal/console"
 	"taskguard/internal/delivery"
+	"taskguard/internal/testing/must"
 	"taskguard/lease/analysislock"
 )
 

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"taskguard/internal/testing/must"
-
 	"taskguard/locks/document/server"
 )
 

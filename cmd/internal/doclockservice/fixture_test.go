@@ -12,13 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"github.com/coder/websocket"
 	"go.uber.org/goleak"
 
 	"taskguard/internal/telemetry"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 )
 
 func TestMain(m *testing.M) {

@@ -9,12 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	iam "google.golang.org/api/iam/v1"
 	"google.golang.org/grpc/codes"
 
 	"taskguard/cmd/internal/doctor"
+	"taskguard/internal/testing/must"
 )
 
 func TestCheck(t *testing.T) {

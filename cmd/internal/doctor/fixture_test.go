@@ -14,14 +14,13 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	scheduler "google.golang.org/api/cloudscheduler/v1"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
 	"sigs.k8s.io/yaml"
 
 	"taskguard/cmd/internal/doctor"
+	"taskguard/internal/testing/must"
 	"taskguard/worker"
 )
 

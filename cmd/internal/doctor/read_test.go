@@ -12,11 +12,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"google.golang.org/api/option"
 
 	"taskguard/cmd/internal/doctor"
+	"taskguard/internal/testing/must"
 	"taskguard/worker"
 )
 

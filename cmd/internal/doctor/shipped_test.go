@@ -7,12 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"taskguard/internal/testing/must"
-
 	"github.com/google/go-cmp/cmp"
 
 	"taskguard/cmd/internal/doclockservice"
 	"taskguard/cmd/internal/workerservice"
+	"taskguard/internal/testing/must"
 )
 
 // leftUnset holds the variables that the files and the Terraform module leave out, and

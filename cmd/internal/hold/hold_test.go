@@ -15,9 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/cmd/internal/cli"
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 	"taskguard/locks/document"
 	"taskguard/locks/project"

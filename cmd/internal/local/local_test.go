@@ -16,10 +16,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/workerservice"
+	"taskguard/internal/testing/must"
 )
 
 // execute runs a command whose standard output is out, without any environment.

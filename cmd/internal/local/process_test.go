@@ -16,10 +16,9 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 )
 
 // TestMain makes this program a worker, which writes the log in WORKER_LOG. It ends at once if the

@@ -8,11 +8,10 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/operate"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/lease/analysislock"
 	"taskguard/repo"
 )

@@ -19,13 +19,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"taskguard/internal/env"
 	"taskguard/internal/telemetry"
+	"taskguard/internal/testing/must"
 )
 
 // environment returns the environment of settings such as PORT=1.

@@ -8,10 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/internal/env"
 	"taskguard/internal/taskauth"
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 	"taskguard/worker"
 )

@@ -14,13 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/telemetry"
-	"taskguard/internal/testing/must"
-
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/api/option"
 
+	"taskguard/internal/telemetry"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/orchestrator"
 	"taskguard/worker"
 )

@@ -15,11 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/internal/testing/proof"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/leasetest"

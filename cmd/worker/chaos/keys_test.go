@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"taskguard/internal/testing/must"
-
 	"taskguard/internal/testing/proof"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/leasetest"

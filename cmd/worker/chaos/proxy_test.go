@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/firestore/apiv1/firestorepb"
 	"google.golang.org/grpc"
@@ -26,6 +24,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/internal/testing/proof"
 	"taskguard/lease/leasetest"
 )

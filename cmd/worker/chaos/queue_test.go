@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	apiv2 "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/api/option"
@@ -23,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"taskguard/emulator/cloudtasks"
+	"taskguard/internal/testing/must"
 )
 
 // queue is an embedded Cloud Tasks on a port. Its transport spreads deliveries over

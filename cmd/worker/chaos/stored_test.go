@@ -9,10 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/internal/taskqueue"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 )
 
 // judgeStored checks that workers have stored and enqueued only what the list of what versions share has: the fields of

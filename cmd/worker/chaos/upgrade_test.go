@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"taskguard/internal/testing/must"
-
 	"taskguard/lease/leasetest"
 )
 

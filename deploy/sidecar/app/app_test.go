@@ -11,9 +11,8 @@ import (
 	"sync"
 	"testing"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 	"taskguard/orchestrator"
 )
 

@@ -7,13 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"taskguard/emulator/internal/wire"
+	"taskguard/internal/testing/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -14,10 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"github.com/coder/websocket"
 
+	"taskguard/internal/testing/must"
 	"taskguard/locks/document"
 	"taskguard/locks/document/server"
 )

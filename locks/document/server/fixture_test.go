@@ -13,13 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"go.uber.org/goleak"
 
 	"taskguard/emulator/oidc"
 	"taskguard/internal/taskauth"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 	"taskguard/locks/document"
 	"taskguard/locks/document/server"

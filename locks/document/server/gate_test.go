@@ -14,10 +14,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"github.com/coder/websocket"
 
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 	"taskguard/locks/document"
 	"taskguard/locks/document/server"

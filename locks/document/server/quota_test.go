@@ -9,10 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"github.com/coder/websocket"
 
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 	"taskguard/lease/leasetest"
 	"taskguard/locks/document"

@@ -12,12 +12,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"github.com/coder/websocket"
 
 	"taskguard/internal/taskauth"
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 	"taskguard/locks/document"
 	"taskguard/locks/document/server"

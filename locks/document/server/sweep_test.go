@@ -11,9 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/internal/taskauth"
+	"taskguard/internal/testing/must"
 	"taskguard/lease"
 	"taskguard/locks/document"
 	"taskguard/locks/document/server"

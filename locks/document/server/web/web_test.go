@@ -11,9 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"taskguard/internal/testing/must"
-
 	"taskguard/internal/testing/examplestest"
+	"taskguard/internal/testing/must"
 	"taskguard/locks/document/server/web"
 )
 
