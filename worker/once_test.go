@@ -492,12 +492,12 @@ func TestOnce_NotBegun(t *testing.T) {
 		worker.Subtest(t, name, func(t *testing.T) {
 			b, provider := emulatortest.Embedded(t), &charges{}
 			g, wall := openWalled(t, b)
-			find := func(context.Context) (int, bool, error) {
+			find := worker.Find(func(context.Context) (int, bool, error) {
 				if c.found {
 					t.Error("the provider is asked")
 				}
 				return 0, false, nil
-			}
+			})
 			doc := runJob(t, b, g, 1, withEffects(c.effects), func(ctx context.Context, job worker.Job) (any, error) {
 				ended, end := context.WithCancel(ctx)
 				if wall.Up.Store(c.hangs); c.hangs {
@@ -507,7 +507,7 @@ func TestOnce_NotBegun(t *testing.T) {
 					marker, _ := job.Reporter.(orchestrator.Marker)
 					job.Reporter = endsOnceBegun{marker, job.Reporter, c.found, end}
 				}
-				_, err := worker.Once(ended, job, "charge", provider.charge, worker.Find(find))
+				_, err := worker.Once(ended, job, "charge", provider.charge, find)
 				if !errors.Is(err, context.Canceled) {
 					t.Errorf("%v, want the cause of the context", err)
 				}

@@ -56,7 +56,8 @@ func browse(t *testing.T, method, target, body string, header ...string) outcome
 	}
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
-	resp := must.Get(transport.RoundTrip(r))(t)
+	resp, err := transport.RoundTrip(r)
+	must.OK(t, err)
 	defer resp.Body.Close()
 	data := must.Get(io.ReadAll(resp.Body))(t)
 	if resp.StatusCode == http.StatusSeeOther {

@@ -90,7 +90,8 @@ func googles(t *testing.T, env vars, method, path string, body map[string]string
 	data := bytes.NewReader(must.Get(json.Marshal(body))(t))
 	request := must.Get(http.NewRequestWithContext(t.Context(), method, url, data))(t)
 	request.Header.Set("Content-Type", "application/json")
-	response := must.Get(http.DefaultClient.Do(request))(t)
+	response, err := http.DefaultClient.Do(request)
+	must.OK(t, err)
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		t.Fatalf("%s %s: %s", method, path, response.Status)

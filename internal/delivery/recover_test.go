@@ -112,11 +112,11 @@ func (unreadable) Wakeable(context.Context) ([]analysislock.Analysis, error) {
 // The oldest of all kinds counts, by the store's time.
 func TestRecoverAll(t *testing.T) {
 	began := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
-	aged := func(minutes time.Duration, keys Keys) *Runner {
+	aged := func(minutes int, keys Keys) *Runner {
 		return &Runner{
 			Names: TaskNames{Kind: "k"}, Queue: &forgetful{}, Orphans: none{}, Keys: keys,
 			Oldest: func(context.Context) (analysislock.Analysis, bool, error) {
-				return analysislock.Analysis{CreatedAt: began, ReadAt: began.Add(minutes * time.Minute)}, true, nil
+				return analysislock.Analysis{CreatedAt: began, ReadAt: began.Add(time.Duration(minutes) * time.Minute)}, true, nil
 			},
 		}
 	}

@@ -94,7 +94,8 @@ func client(t testing.TB) *http.Client {
 func (i *instance) ask(t testing.TB, c *http.Client, method, path string) (status int, body map[string]any) {
 	t.Helper()
 	r := must.Get(http.NewRequestWithContext(t.Context(), method, i.url+path, http.NoBody))(t)
-	resp := must.Get(c.Do(r))(t)
+	resp, err := c.Do(r)
+	must.OK(t, err)
 	defer resp.Body.Close()
 	if err := json.NewDecoder(resp.Body).Decode(&body); err != nil && !errors.Is(err, io.EOF) {
 		t.Fatal(err)

@@ -84,7 +84,8 @@ func TestEndpoint(t *testing.T) {
 		job := fmt.Sprintf(`{"lock_token": 7, "input": {"cents": 4200, "ledger": %q}, "effects": %s}`,
 			ledger, call.effects)
 		address := "http://localhost:" + strings.TrimSpace(port)
-		answer := must.Get(http.Post(address, "application/json", strings.NewReader(job)))(t)
+		answer, err := http.Post(address, "application/json", strings.NewReader(job))
+		must.OK(t, err)
 		text, err := io.ReadAll(answer.Body)
 		_ = answer.Body.Close()
 		if err != nil || string(text) != call.want+"\n" {
