@@ -116,7 +116,8 @@ func TestRecoverAll(t *testing.T) {
 		return &Runner{
 			Names: TaskNames{Kind: "k"}, Queue: &forgetful{}, Orphans: none{}, Keys: keys,
 			Oldest: func(context.Context) (analysislock.Analysis, bool, error) {
-				return analysislock.Analysis{CreatedAt: began, ReadAt: began.Add(time.Duration(minutes) * time.Minute)}, true, nil
+				now := began.Add(time.Duration(minutes) * time.Minute)
+				return analysislock.Analysis{CreatedAt: began, ReadAt: now}, true, nil
 			},
 		}
 	}
