@@ -1,22 +1,27 @@
 package python
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"taskguard/internal/testing/examplestest"
 	"taskguard/internal/testing/must"
 	"taskguard/orchestrator"
 )
 
-// killer runs pages.py, and kills the worker in the middle of the first attempt.
-const killer = `#!/bin/sh
-if [ "$ATTEMPT" = 1 ]; then (sleep 3.5; kill -9 $PPID) & fi
+// noting runs pages.py, and notes the process of the worker.
+const noting = `#!/bin/sh
+echo $PPID > "$0.worker"
 exec python3 pages.py
 `
 
@@ -24,15 +29,22 @@ exec python3 pages.py
 func TestTutorial_Kill(t *testing.T) {
 	t.Parallel()
 	examplestest.Find(t, "PYTHON", "python3")
-	script := filepath.Join(t.TempDir(), "killer")
-	must.OK(t, os.WriteFile(script, []byte(killer), 0o700))
+	script := filepath.Join(t.TempDir(), "noting")
+	must.OK(t, os.WriteFile(script, []byte(noting), 0o700))
 	env := examplestest.Start(t, "local", "LOCK_TTL=3s", "CHECKPOINT_INTERVAL=1s", "ANALYZER=exec:"+script)
+	taskguard := func(arguments ...string) []byte {
+		c := exec.CommandContext(t.Context(), examplestest.Build(t, "taskguard/cmd/taskguard"), arguments...)
+		c.Env, c.Stderr = env, t.Output()
+		return must.Get(c.Output())(t)
+	}
 
-	submit := exec.CommandContext(t.Context(), examplestest.Build(t, "taskguard/cmd/taskguard"),
-		"submit", "--json", "--wait", "--input", `{"pages": 6}`)
-	submit.Env = env
-	submit.Stderr = t.Output()
-	out := must.Get(submit.Output())(t)
+	taskguard("submit", "--id", "book", "--input", `{"pages": 6}`)
+	for !bytes.Contains(taskguard("status", "--json", "book"), []byte(`"checkpoint"`)) {
+		time.Sleep(100 * time.Millisecond)
+	}
+	worker := strings.TrimSpace(string(must.Get(os.ReadFile(script + ".worker"))(t)))
+	must.OK(t, syscall.Kill(must.Get(strconv.Atoi(worker))(t), syscall.SIGKILL))
+	out := taskguard("submit", "--json", "--wait", "--id", "book", "--input", `{"pages": 6}`)
 	var got struct {
 		Result struct {
 			Done   int
