@@ -15,6 +15,7 @@ func TestNodeAnalyzers(t *testing.T) {
 }
 
 func TestNodeAnalyzers_Killed(t *testing.T) {
+	t.Parallel()
 	dir := installed(t)
 	local := func(t *testing.T, analyzer string, variables ...string) {
 		env := examplestest.Start(t, "local", "ANALYZER="+analyzer, "ANALYZER_OUTPUT=json", "LOCK_TTL=3s")

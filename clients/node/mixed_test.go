@@ -57,6 +57,7 @@ type slot struct {
 // Workers in Go and in Node, whose clocks are 8 s fast and 8 s slow, exclude each other, also if they are
 // killed: no runs overlap, nothing is finished twice and no lock is left.
 func TestNodeLock_MixedWorkers(t *testing.T) {
+	t.Parallel()
 	b, node := emulatortest.Embedded(t), examplestest.Find(t, "NODE", "node")[0]
 	host, dir := b.Listen(t), filepath.Join(installed(t), "testdata")
 	m := &mixed{t: t, b: b, journal: filepath.Join(dir, "journal")}
