@@ -8,6 +8,7 @@ DEPTH ?= 7
 ONWARD ?= 4
 KEYS ?= 2m
 UPGRADE ?= 1m
+PACKAGES ?= ./...
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' Makefile
@@ -29,7 +30,7 @@ google: ## the suites of the stores and the worker on Google's emulator
 	.ci/google-emulator go test -count=1 ./emulator/firestore ./repo/... ./worker/... ./cmd/worker/...
 
 race: ## all tests with the race detector, shuffled
-	go test -race -shuffle=on -count=1 -timeout 40m $(SHORT) ./...
+	go test -race -shuffle=on -count=1 -timeout 40m $(SHORT) $(PACKAGES)
 
 lint: ## formatting, vet, go.mod and the linter
 	@unformatted=$$(gofmt -l .) && echo "$$unformatted" && test -z "$$unformatted"
