@@ -76,7 +76,7 @@ func TestDeliver_Skip(t *testing.T) {
 			acq: reason("run_time_exhausted"), want: "failed run_time_exhausted true 0", wraps: errRunTime,
 		},
 		"it kills":                 {acq: reason("crashed"), want: "failed crashed true 0"},
-		"it is full":               {err: analysislock.ErrUnrecordable, want: "failed unrecordable true 0"},
+		"it is full":               {err: &analysislock.UnrecordableError{}, want: "failed unrecordable true 0"},
 		"it is full, with FAILED":  {err: lease.ErrRefused, want: "malformed false 0", wraps: lease.ErrRefused},
 		"delayed":                  {acq: suspect, want: "suspect true 1"},
 		"changed before the delay": {acq: suspect, delayed: lease.ErrConflict, want: "suspect false 0"},
