@@ -369,6 +369,7 @@ func TestIdempotentEcho(t *testing.T) {
 				once = echo.WrapMiddleware(g.Idempotent(o))
 			}
 			e := echo.New()
+			e.Logger.SetOutput(io.Discard)
 			e.Use(middleware.Recover())
 			e.POST("/orders", func(ctx echo.Context) error { calls++; return c.handler(ctx) }, once)
 			answer(t, e, order(t, "a", "x"), c.first)

@@ -23,10 +23,11 @@ const Unrecordable = "unrecordable"
 // ErrUnrecordable reports that an analysis has just become FAILED with the code Unrecordable.
 var ErrUnrecordable = errors.New("analysislock: the document has no room for the fields of an attempt")
 
-// UnrecordableError is an ErrUnrecordable.
+// UnrecordableError is an ErrUnrecordable of the analysis ID. OpenActs is how many of its acts have started and are
+// not done: somebody must be told.
 type UnrecordableError struct {
 	ID       string
-	OpenActs int // that have started and are not done: somebody must be told
+	OpenActs int
 }
 
 func (e *UnrecordableError) Error() string { return fmt.Sprintf("%v: %q", ErrUnrecordable, e.ID) }

@@ -47,7 +47,8 @@ func Submit(lookup cli.Lookup) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "submit FILE… | --input JSON", GroupID: cli.RunThem, ValidArgsFunction: cli.Files,
 		Short: "Create analyses and enqueue them",
-		Long:  "The same name and content give the same analysis, so submitting it again changes nothing.",
+		Long: "The same name and content give the same analysis, so submitting it again changes nothing. A FILE becomes " +
+			`{"name", "text"}, or {"name", "base64"} if it is not text. For JSON, use --input @FILE.`,
 		Example: "taskguard submit report.txt notes.md\n" +
 			`taskguard submit --id greeting --input '{"text": "hello"}' --wait`,
 		Annotations: cli.Reads(queueVariables),
