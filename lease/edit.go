@@ -30,7 +30,7 @@ type Write[D any] struct {
 // it loads the record and decides again, unless the record shows that the write has landed.
 //
 // Edit returns the record as last read or written, and an error of Decide unchanged. It tries
-// until the store refuses, or until ctx ends: then the error is ErrUnavailable.
+// until the store refuses, or until ctx ends: then the error is ErrUnavailable, or ErrMayBeWritten.
 func Edit[D any](ctx context.Context, s Store[D], key string, w Write[D]) (Cell[D], error) {
 	e := edit[D]{Write: w, store: s, key: key}
 	if w.From != nil {
@@ -43,7 +43,7 @@ func Edit[D any](ctx context.Context, s Store[D], key string, w Write[D]) (Cell[
 			return e.cell, err
 		}
 		if !pause(ctx, tries, errors.Is(err, ErrConflict)) {
-			return e.cell, unavailable(err, context.Cause(ctx))
+			return e.cell, e.unavailable(err, context.Cause(ctx))
 		}
 	}
 }
@@ -171,11 +171,15 @@ func permanent(err error) bool {
 }
 
 // unavailable wraps the last error, and the cause of the end unless that error contains it.
-func unavailable(last, cause error) error {
-	if strings.Contains(last.Error(), cause.Error()) {
-		return fmt.Errorf("%w: %w", ErrUnavailable, last)
+func (e *edit[D]) unavailable(last, cause error) error {
+	err := ErrUnavailable
+	if e.unknown {
+		err = ErrMayBeWritten
 	}
-	return fmt.Errorf("%w: %w (%w)", ErrUnavailable, last, cause)
+	if strings.Contains(last.Error(), cause.Error()) {
+		return fmt.Errorf("%w: %w", err, last)
+	}
+	return fmt.Errorf("%w: %w (%w)", err, last, cause)
 }
 
 // pause waits a moment, with full jitter: milliseconds after a conflict, up to two seconds after a

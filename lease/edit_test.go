@@ -189,10 +189,23 @@ func TestEdit(t *testing.T) {
 			for _, want := range []error{lease.ErrUnavailable, why, c.last} {
 				wantErr(w, err, want)
 			}
+			same(w, false, errors.Is(err, lease.ErrMayBeWritten)) // nothing was even read
 			if got := w.faulty.Calls(leasetest.Load); got < c.least || got > c.most {
 				w.Errorf("%d calls; want %d to %d", got, c.least, c.most)
 			}
 			w.wantSame(job{})
+		})
+	}
+
+	for fault, want := range map[leasetest.Fault]bool{leasetest.RequestLost: true, leasetest.Refuse: false} {
+		inBubble(t, fmt.Sprint("it says whether the change may be written, ", fault), func(w *fixture) {
+			w.faulty.SetPlan(leasetest.Any(leasetest.On(leasetest.Swap, fault), leasetest.On(leasetest.Load,
+				leasetest.None, leasetest.Unavailable)))
+			ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+			defer cancel()
+			_, err := (&add{}).run(ctx, w.faulty, nil)
+			wantErr(w, err, lease.ErrUnavailable)
+			same(w, want, errors.Is(err, lease.ErrMayBeWritten))
 		})
 	}
 

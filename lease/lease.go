@@ -114,6 +114,8 @@ var (
 	// ErrUnavailable reports that the outcome of an operation could not be determined
 	// in time.
 	ErrUnavailable = errors.New("lease: store unavailable")
+	// ErrMayBeWritten is an ErrUnavailable of a change that a try may have written. Without it none has.
+	ErrMayBeWritten = fmt.Errorf("%w: the change may have been written", ErrUnavailable)
 )
 
 // HeldError reports that another owner holds the lease. ExpiresAt is a time of the

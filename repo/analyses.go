@@ -174,8 +174,8 @@ func (a *Analyses) get(ctx context.Context, id string, fields []string) (
 
 // Delete deletes an analysis and returns it as it was before, without input and result. Errors:
 // *lease.HeldError while the lock is held, analysislock.ErrUncertain if it has an act that may have
-// been done, lease.ErrConflict if it has changed since it was read, lease.ErrUnavailable, after which it may be
-// deleted or not.
+// been done, lease.ErrConflict if it has changed since it was read, lease.ErrMayBeWritten if it may be
+// deleted.
 // If an analysis is created again with this id, its tokens begin anew, unless Options.Keep is set.
 func (a *Analyses) Delete(ctx context.Context, id string) (before analysislock.Analysis, err error) {
 	if err := analysislock.CheckID(id); err != nil {
@@ -199,14 +199,20 @@ func (a *Analyses) Delete(ctx context.Context, id string) (before analysislock.A
 	}
 
 	_, err = a.documents.remove(ctx, id, c)
-	if !errors.Is(err, lease.ErrConflict) {
-		return c.Doc, unavailable(err)
+	switch {
+	case err == nil || errors.Is(err, lease.ErrRefused):
+		return c.Doc, err
+	case !errors.Is(err, lease.ErrConflict):
+		return c.Doc, fmt.Errorf("%w: %w", lease.ErrMayBeWritten, err)
 	}
 
 	// If a reply is lost, the client sends the deletion again, and gets a conflict because of its first try.
 	left, readErr := lease.Read(ctx, a.documents, id)
-	if readErr != nil || !left.Exists {
-		return c.Doc, readErr
+	switch {
+	case readErr != nil:
+		return c.Doc, fmt.Errorf("%w: %w", lease.ErrMayBeWritten, readErr)
+	case !left.Exists:
+		return c.Doc, nil
 	}
 	return c.Doc, err
 }

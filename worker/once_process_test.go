@@ -199,7 +199,7 @@ func TestIdempotent_Kill9(t *testing.T) {
 			}
 			answers := make(chan string)
 			for client := range 64 {
-				wait := 20 * time.Millisecond // less than Retry-After
+				wait := 100 * time.Millisecond // less than Retry-After
 				go func() { answers <- repeated(t, processes[client%3], wait) }()
 			}
 			got := map[string]int{}

@@ -96,8 +96,11 @@ func TestRecover_FullDocuments(t *testing.T) {
 		for room := range 28 {
 			full(t, b, fmt.Sprint("room", 8*room), 8*room, map[string]any{"lockToken": room % 2}, len("lockToken/")+8)
 		}
-		history := map[string]any{"history": []any{map[string]any{"owner": strings.Repeat("w", 150)}}}
-		full(t, b, "history", 0, history, len("history/owner//")+150)
+		history := map[string]any{
+			"history": []any{map[string]any{"owner": strings.Repeat("w", 150)}},
+			"effects": map[string]any{"charge": map[string]any{"state": "started", "token": 1}},
+		}
+		full(t, b, "history", 0, history, len("history/owner//")+150+len("effects/charge/state/started/token/")+8)
 		b.Put(t, "good", map[string]any{"status": "QUEUED", "updatedAt": longAgo})
 
 		a := w.recover(t)
@@ -108,6 +111,9 @@ func TestRecover_FullDocuments(t *testing.T) {
 				ended := map[string]any{"status": "FAILED", "lockOwner": nil, "nextAttemptAt": nil}
 				checkFields(t, b, task.AnalysisID, ended)
 			}
+		}
+		if !strings.Contains(w.log.String(), delivery.UncertainMessage+`","analysis_id":"history"`) {
+			t.Errorf("nobody is told of the act: %s", w.log)
 		}
 		time.Sleep(lease.DefaultTTL)
 		w.log.Reset()

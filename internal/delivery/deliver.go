@@ -131,7 +131,11 @@ func (a *attempt) measureAcquisition(ctx context.Context, took time.Duration, er
 // skip returns the result of a delivery that has not acquired the lock, because of err or the reason
 // of the acquisition. It books the delivery that must follow.
 func (a *attempt) skip(ctx context.Context, err error) Result {
+	full, isFull := errors.AsType[*analysislock.UnrecordableError](err)
 	switch {
+	case isFull:
+		a.logOpenActs(ctx, full.OpenActs, nil)
+		return Result{Reason: Failed, Err: err, Code: analysislock.Unrecordable}
 	case errors.Is(err, lease.ErrInvalidKey):
 		return Result{Reason: InvalidID, Err: err}
 	case errors.Is(err, lease.ErrNotFound):
@@ -140,9 +144,6 @@ func (a *attempt) skip(ctx context.Context, err error) Result {
 		return Result{Reason: Malformed, Err: err}
 	case errors.Is(err, ErrStopping):
 		return Result{Reason: NotClaimed, Err: err}
-	case errors.Is(err, analysislock.ErrUnrecordable):
-		a.logOpenActs(ctx, a.acq.Uncertain, nil)
-		return Result{Reason: Failed, Err: err, Code: analysislock.Unrecordable}
 	case err != nil:
 		return Result{Reason: Unavailable, Err: err}
 	}

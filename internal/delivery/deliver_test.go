@@ -72,7 +72,7 @@ func TestDeliver_Skip(t *testing.T) {
 	// A suspect whose slot was taken does not wait for it.
 	suspect := analysislock.Acquisition{Reason: analysislock.Suspect, Slot: &analysislock.Slot{}}
 	reason := func(r string) analysislock.Acquisition { return analysislock.Acquisition{Reason: r, Message: "m"} }
-	expires := time.Unix(60, 0)
+	expires, full := time.Unix(60, 0), &analysislock.UnrecordableError{}
 	parked := analysislock.Acquisition{Reason: analysislock.KeyBusy, Parked: true}
 	for name, c := range map[string]struct {
 		acq          analysislock.Acquisition
@@ -96,7 +96,7 @@ func TestDeliver_Skip(t *testing.T) {
 		},
 		"it kills": {acq: reason("crashed"), want: "failed crashed true"},
 		"it is full": {
-			err: analysislock.ErrUnrecordable, want: "failed unrecordable true", wraps: analysislock.ErrUnrecordable,
+			err: full, want: "failed unrecordable true", wraps: analysislock.ErrUnrecordable,
 		},
 		"it is full, with FAILED":  {err: lease.ErrRefused, want: "malformed false", wraps: lease.ErrRefused},
 		"delayed":                  {acq: suspect, want: "suspect true x@0s next"},

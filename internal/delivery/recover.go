@@ -170,6 +170,7 @@ func (r *recovery) rebook(ctx context.Context, read lease.Cell[analysislock.Anal
 		return r.nextName(orphan.ID, orphan.Lock.Token, next)
 	})
 
+	full, isFull := errors.AsType[*analysislock.UnrecordableError](err)
 	switch {
 	case err == nil && found == taskqueue.Waiting:
 		r.waiting.Add(1)
@@ -179,11 +180,13 @@ func (r *recovery) rebook(ctx context.Context, read lease.Cell[analysislock.Anal
 			r.booked.Add(1)
 		}
 		return err
+	case errors.Is(err, lease.ErrUnavailable): // also after conflicts
+		return err
 	case errors.Is(err, lease.ErrConflict):
-	case errors.Is(err, analysislock.ErrUnrecordable):
+	case isFull:
 		r.Log.ErrorContext(ctx, "analysis FAILED: its document is full",
 			"analysis_id", orphan.ID, "code", analysislock.Unrecordable)
-		r.logOpenActs(ctx, orphan.ID, orphan.Lock.Token, orphan.OpenActs)
+		r.logOpenActs(ctx, orphan.ID, orphan.Lock.Token, full.OpenActs)
 	case errors.Is(err, lease.ErrRefused):
 		r.Log.WarnContext(ctx, "analysis not recovered: its document is full", "analysis_id", orphan.ID)
 	default:

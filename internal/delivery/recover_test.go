@@ -69,7 +69,7 @@ func TestRecovery_Wake(t *testing.T) {
 type fullOrphans struct{ OrphanFinder }
 
 func (fullOrphans) MarkDue(context.Context, lease.Cell[analysislock.Analysis], func(time.Time) string) (string, error) {
-	return "", analysislock.ErrUnrecordable
+	return "", &analysislock.UnrecordableError{ID: "x", OpenActs: 1}
 }
 
 // An analysis that becomes FAILED because its document is full may have an act that nobody has confirmed.
@@ -77,12 +77,12 @@ func TestUnrecordable_OpenActs(t *testing.T) {
 	for name, fail := range map[string]func(r *Runner){
 		"by recovery": func(r *Runner) {
 			r.Queue, r.Orphans = &forgetful{}, fullOrphans{}
-			orphan := analysislock.Analysis{ID: "x", OpenActs: 1}
+			orphan := analysislock.Analysis{ID: "x"} // its acts were not read
 			must.OK(t, (&recovery{Runner: r}).rebook(t.Context(), lease.Cell[analysislock.Analysis]{Doc: orphan}))
 		},
 		"by the delay of a suspect": func(r *Runner) {
-			a := &attempt{runner: r, id: "x", acq: analysislock.Acquisition{Uncertain: 1}}
-			a.skip(t.Context(), analysislock.ErrUnrecordable)
+			a := &attempt{runner: r, id: "x"}
+			a.skip(t.Context(), &analysislock.UnrecordableError{ID: "x", OpenActs: 1})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -43,7 +43,7 @@ type OrphanFinder interface {
 	// MarkDue records that the next attempt may begin now, and the name of the task that is booked
 	// for it, which task makes of that time. It returns the name, or lease.ErrConflict if the
 	// analysis is no longer orphaned. If its document has no room for that, the error is
-	// lease.ErrRefused, or analysislock.ErrUnrecordable, which reports that it is now FAILED.
+	// lease.ErrRefused, or an *analysislock.UnrecordableError, which reports that it is now FAILED.
 	MarkDue(ctx context.Context, read lease.Cell[analysislock.Analysis],
 		task func(next time.Time) string) (booked string, err error)
 }

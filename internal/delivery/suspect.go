@@ -50,7 +50,8 @@ func (a *attempt) delay(ctx context.Context) Result {
 	}
 	wait := leastDelay + time.Duration(spread(a.id, time.Now().UnixNano())*float64(delayRange))
 	next, err := a.runner.Locks.Delay(context.WithoutCancel(ctx), a.acq, wait, name)
-	if err != nil && !errors.Is(err, lease.ErrConflict) {
+	changed := errors.Is(err, lease.ErrConflict) && !errors.Is(err, lease.ErrUnavailable)
+	if err != nil && !changed {
 		return a.skip(ctx, err)
 	}
 	a.next.RetryIn = wait

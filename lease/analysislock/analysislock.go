@@ -80,7 +80,7 @@ type Acquisition struct {
 	ExpiresAt time.Time     // of this lock, or of the other's, by the store's clock; if Waiting: NextAttemptAt
 	Remaining time.Duration // from the store's time of the reading until ExpiresAt
 	RunTime   time.Duration // left until maxRun of New; 0: not limited
-	Uncertain int           // if the call, or its Delay, records FAILED: the acts that have started and are not done
+	Uncertain int           // if the call has recorded FAILED: the acts that have started and are not done
 	MustRun   bool          // if Suspect: it was delayed so often that it must run now, alone or not
 	Message   string        // if Crashed: of the error that the call has recorded
 	Key       string        // of the analysis
@@ -205,7 +205,7 @@ func skip(d *Analysis, owner string, err error) (Acquisition, error) {
 		got.ExpiresAt, got.Remaining = d.NextAttemptAt, d.NextAttemptAt.Sub(d.ReadAt)
 	case errors.Is(err, errSuspect):
 		got.Reason, got.Grant, got.suspect = Suspect, d.Lock.Grant(), d
-		got.MustRun, got.Uncertain = d.Delays() >= maxDelays, d.OpenActs
+		got.MustRun = d.Delays() >= maxDelays
 	case errors.Is(err, lease.ErrExhausted):
 		got.Reason, got.Grant = AttemptsExhausted, lease.Grant{Owner: owner, Token: d.Lock.Token}
 		if d.failedWith(RunTimeExhausted) || d.failedWith(Crashed) {

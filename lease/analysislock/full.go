@@ -23,6 +23,17 @@ const Unrecordable = "unrecordable"
 // ErrUnrecordable reports that an analysis has just become FAILED with the code Unrecordable.
 var ErrUnrecordable = errors.New("analysislock: the document has no room for the fields of an attempt")
 
+// UnrecordableError is an ErrUnrecordable.
+type UnrecordableError struct {
+	ID       string
+	OpenActs int // that have started and are not done: somebody must be told
+}
+
+func (e *UnrecordableError) Error() string { return fmt.Sprintf("%v: %q", ErrUnrecordable, e.ID) }
+
+// Is makes errors.Is(e, ErrUnrecordable) hold.
+func (e *UnrecordableError) Is(target error) bool { return target == ErrUnrecordable }
+
 // What unrecordable drops to make room; each drops more than the one before.
 const (
 	keepAll = iota
@@ -45,19 +56,20 @@ func (d *Analysis) unrecordable(drop int) {
 }
 
 // failFull makes an orphan FAILED whose document has no room for a commit, and returns
-// ErrUnrecordable. It drops no more fields than it must: first none, at last all it may. Other errors:
+// an *UnrecordableError. It drops no more fields than it must: first none, at last all it may. Other errors:
 // lease.ErrConflict if the analysis is not orphaned any more; lease.ErrRefused if there is no
 // room for FAILED either.
 func (l *Locks) failFull(ctx context.Context, orphan *Analysis) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	open := 0
 	for drop := keepAll; drop <= dropAll; drop++ {
 		err = l.ifOrphaned(ctx, nil, orphan,
-			func(d *Analysis) { d.unrecordable(drop) },
+			func(d *Analysis) { open = d.OpenActs; d.unrecordable(drop) },
 			func(d *Analysis) bool { return d.failedWith(Unrecordable) })
 		switch {
 		case err == nil:
-			return fmt.Errorf("%w: %q", ErrUnrecordable, orphan.ID)
+			return &UnrecordableError{orphan.ID, open}
 		case !errors.Is(err, lease.ErrRefused):
 			return err
 		}

@@ -86,10 +86,15 @@ func TestFull(t *testing.T) {
 				w.rewrite(func(d *analysis) {
 					d.History, d.Progress = []analysislock.Attempt{{}}, &analysislock.Progress{}
 					d.Checkpoint, d.LastError, d.Lock.Token = &analysislock.Checkpoint{Value: "c"}, &failure{}, 3
+					d.OpenActs = 2
 				})
 				read := w.cell()
 				w.serve(&full{&w.Memory, c.refusals, c.others}, 0, 0)
-				wantErr(w, do(w.Context(), w.locks, read), c.err)
+				err := do(w.Context(), w.locks, read)
+				wantErr(w, err, c.err)
+				if full, is := errors.AsType[*analysislock.UnrecordableError](err); is && full.OpenActs != 2 {
+					w.Errorf("%d open acts, want 2", full.OpenActs)
+				}
 				if d := w.doc(); c.want != "" {
 					same(w, c.want, kept(&d))
 				}

@@ -168,8 +168,8 @@ func (l *Locks) edit(ctx context.Context, id string, want lease.Want, seen *Seen
 	}, landed)
 }
 
-// editOwn is edit of whatever state. With own, the same change by another program counts as made only if this
-// one may have been.
+// editOwn changes an analysis in any state. If own is set, another program's equal change counts as ours only
+// after a try that may have written.
 func (l *Locks) editOwn(ctx context.Context, id string, want lease.Want, own bool,
 	change func(d *Analysis, now time.Time) error, landed func(before, after Analysis) bool,
 ) (latest Analysis, err error) {
@@ -180,9 +180,10 @@ func (l *Locks) editOwn(ctx context.Context, id string, want lease.Want, own boo
 	defer cancel()
 
 	var first *Analysis
+	sent := false // a try may have written
 	decide := func(c lease.Cell[Analysis]) (Analysis, error) {
 		latest = c.Doc
-		if first == nil {
+		if first == nil || own && !sent {
 			first = &c.Doc
 		}
 		if !c.Exists {
@@ -195,7 +196,10 @@ func (l *Locks) editOwn(ctx context.Context, id string, want lease.Want, own boo
 
 	_, err = lease.Edit(ctx, l.store, id, lease.Write[Analysis]{
 		Want: want, Decide: decide, Unmarked: own,
-		Landed: func(c lease.Cell[Analysis]) bool { return c.Exists && landed(*first, c.Doc) },
+		Landed: func(c lease.Cell[Analysis]) bool {
+			sent = true
+			return c.Exists && landed(*first, c.Doc)
+		},
 	})
 	return latest, err
 }

@@ -77,6 +77,15 @@ func TestStart(t *testing.T) {
 		same(w, 2, w.doc().Starts)
 	})
 
+	inBubble(t, "and if the second request is lost too", func(w *fixture) {
+		w.overtake(func(rival *analysislock.Locks) {
+			_, err := rival.Start(w.Context(), "x", "w/rival", begins)
+			w.check(err)
+		}, leasetest.None, leasetest.RequestLost)
+		same(w, "", w.start(begins).Reason)
+		same(w, 2, w.doc().Starts)
+	})
+
 	inBubble(t, "the run that was started takes the lock meanwhile", func(w *fixture) {
 		w.start(begins)
 		time.Sleep(lease.DefaultTTL + time.Minute)
@@ -97,14 +106,14 @@ func TestStart(t *testing.T) {
 	})
 }
 
-// overtake lets another worker change x between the next reading and its write.
-func (w *fixture) overtake(change func(rival *analysislock.Locks)) {
+// overtake lets another worker change x between the next reading and its write. The writes have these faults.
+func (w *fixture) overtake(change func(rival *analysislock.Locks), faults ...leasetest.Fault) {
 	w.Helper()
 	rival := w.locks
 	w.faulty().SetPlan(func(c leasetest.Call) leasetest.Fault {
 		if c.Op == leasetest.Swap && c.N == 1 {
 			change(rival)
 		}
-		return leasetest.None
+		return leasetest.On(leasetest.Swap, faults...)(c)
 	})
 }

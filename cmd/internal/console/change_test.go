@@ -233,7 +233,11 @@ func TestChange_Refusals(t *testing.T) {
 		{lease.ErrNotFound, 404, "no analysis"},
 		{fmt.Errorf("x: %w", lease.ErrFinished), 409, "finished"},
 		{fmt.Errorf("x: %w", lease.ErrUnavailable), 503, "does not answer"},
-		{errors.Join(console.ErrUnconfirmed, lease.ErrUnavailable, lease.ErrConflict), 503, "is not confirmed"},
+		{ // no index is missing
+			errors.Join(console.ErrUnconfirmed, lease.ErrUnavailable, lease.ErrConflict,
+				status.Error(codes.FailedPrecondition, "it has changed")),
+			503, "Firestore does not answer. Your change is not confirmed",
+		},
 		{lease.ErrMalformed, 422, "cannot be read"},
 		{status.Error(codes.Unauthenticated, "x"), 502, "UNAUTHENTICATED"},
 		{status.Error(codes.NotFound, "x"), 502, "NOT_FOUND"},

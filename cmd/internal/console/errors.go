@@ -114,7 +114,15 @@ var permanent = map[codes.Code]string{
 }
 
 // Permanent describes an answer of Firestore that waiting does not change. It returns "" for other errors.
-func Permanent(err error) string { return permanent[status.Code(err)] }
+func Permanent(err error) string {
+	code := status.Code(err)
+	// Of a write, it is the answer to a document that has changed meanwhile. Only a query is refused.
+	changed := code == codes.FailedPrecondition && !errors.Is(err, lease.ErrRefused)
+	if changed || errors.Is(err, lease.ErrConflict) {
+		return ""
+	}
+	return permanent[code]
+}
 
 // problem describes why Firestore has not answered, as the beginning of a sentence. Without an
 // error, a read is under way.

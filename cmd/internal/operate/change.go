@@ -149,7 +149,10 @@ func changeAll(ctx context.Context, c *cli.Call, verb console.Verb, ids []string
 	var failed error
 	for _, id := range ids {
 		err := cl.changeOne(ctx, c, console.Change{Verb: verb, ID: id, Who: operator()}, c.Log())
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil && errors.Is(err, console.ErrUnconfirmed): // not only that it was interrupted
+			return cli.ExitError{Code: cli.ExitInterrupted, Err: err}
+		case ctx.Err() != nil:
 			return err
 		}
 		if err != nil {
@@ -208,7 +211,7 @@ func (done *changed) note(verb console.Verb) string {
 func (cl *Client) change(ctx context.Context, c console.Change, log *slog.Logger) (done changed, err error) {
 	task := cl.NewTask(c.ID)
 	was, status, err := cl.apply(ctx, c, task)
-	if errors.Is(err, lease.ErrUnavailable) {
+	if errors.Is(err, lease.ErrMayBeWritten) {
 		err = fmt.Errorf("%w: %w", console.ErrUnconfirmed, err)
 		cl.about(log, c).WarnContext(ctx, mayHaveChanged, "error", err)
 	}

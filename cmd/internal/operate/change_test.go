@@ -107,6 +107,25 @@ func TestChange_Unconfirmed(t *testing.T) {
 	})
 }
 
+// A change that was never sent has changed nothing.
+func TestChange_NotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, f, log := emulatortest.Embedded(t), &forgetful{}, &emulatortest.Log{}
+		cl := clientOf(t, b, f.options()...)
+		f.down.Store(true)
+		for _, verb := range []console.Verb{console.Cancel, console.Delete} {
+			request := console.Change{Verb: verb, ID: "x", Who: "me"}
+			_, err := cl.change(t.Context(), request, slog.New(slog.NewTextHandler(log, nil)))
+			if !errors.Is(err, lease.ErrUnavailable) || errors.Is(err, console.ErrUnconfirmed) {
+				t.Errorf("%s: %v", verb, err)
+			}
+		}
+		if log.String() != "" {
+			t.Errorf("%s", log)
+		}
+	})
+}
+
 // After conflicts until its deadline, a change fails with both errors. Skipped would mean that nothing was changed.
 func TestSkipReason_Unconfirmed(t *testing.T) {
 	err := errors.Join(console.ErrUnconfirmed, lease.ErrUnavailable, lease.ErrConflict)

@@ -47,7 +47,7 @@ func releaseRoom(ctx context.Context, c *cli.Call, locks *document.Locks, room s
 	log = log.With("command", c.Name, "room_hash", document.Hash(room), "by", operator(),
 		"lock_held", was.Locked, "lock_holder", was.Lock.Holder, "lock_token", was.Lock.Token)
 	unlocked, err := locks.Unlock(ctx, room)
-	if errors.Is(err, lease.ErrUnavailable) {
+	if errors.Is(err, lease.ErrMayBeWritten) {
 		log.WarnContext(ctx, mayHaveChanged, "error", err)
 		return fmt.Errorf("not confirmed: the room may be unlocked: %w", err)
 	}
