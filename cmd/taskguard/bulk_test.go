@@ -20,7 +20,7 @@ func bulkOutput(t *testing.T, o outcome) (outcomes map[string]string, summary do
 		reason, _ := one["reason"].(string)
 		outcomes[one["id"].(string)] = strings.TrimSpace(one["outcome"].(string) + " " + reason)
 	}
-	summary = wantKeys(t, lines[len(lines)-1]["summary"], "matched changed skipped failed dry_run")
+	summary = wantKeys(t, lines[len(lines)-1]["summary"], "matched changed skipped failed not_confirmed dry_run")
 	return outcomes, summary
 }
 

@@ -207,7 +207,7 @@ func TestLocal_Refused(t *testing.T) {
 		port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 		o := taskguard(t, vars{}, "local --port "+port).fails(t, port, "--port")
 		for name, meant := range misspelt {
-			o.fails(t, name+" is not read: did you mean "+meant+"?")
+			o.fails(t, name+" is not read: its name may be misspelt; did you mean "+meant+"?")
 		}
 		if n := strings.Count(o.err, "\n"); n != len(misspelt)+1 {
 			t.Errorf("%d lines: %s", n, o.err)

@@ -37,20 +37,34 @@ func (s skipping) Delay(ctx context.Context, _ analysislock.Acquisition, wait ti
 	return time.Unix(0, 0).Add(wait), errors.Join(ctx.Err(), s.delayed)
 }
 
-// bookings is a queue that has the ids of what is booked.
+// bookings is a queue that has what is booked.
 type bookings struct {
 	Queue
-	mu  sync.Mutex
-	ids []string
+	mu    sync.Mutex
+	tasks []taskqueue.Task
 }
 
 func (q *bookings) Book(ctx context.Context, t taskqueue.Task) (already bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if ctx.Err() == nil {
-		q.ids = append(q.ids, t.AnalysisID)
+		q.tasks = append(q.tasks, t)
 	}
 	return false, ctx.Err()
+}
+
+// describe returns in order the ids, the names as names calls them, and how long after due they are.
+func (q *bookings) describe(names map[string]string, due time.Time) string {
+	var all []string
+	for _, t := range q.tasks {
+		at := "now"
+		if !t.At.IsZero() {
+			at = t.At.Sub(due).String()
+		}
+		all = append(all, fmt.Sprintf("%s@%s %s", t.AnalysisID, at, names[t.Name]))
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
 }
 
 // What a delivery without the lock answers and books. The process stops at the acquisition, which changes nothing.
@@ -58,41 +72,57 @@ func TestDeliver_Skip(t *testing.T) {
 	// A suspect whose slot was taken does not wait for it.
 	suspect := analysislock.Acquisition{Reason: analysislock.Suspect, Slot: &analysislock.Slot{}}
 	reason := func(r string) analysislock.Acquisition { return analysislock.Acquisition{Reason: r, Message: "m"} }
+	expires, full := time.Unix(60, 0), &analysislock.UnrecordableError{}
 	parked := analysislock.Acquisition{Reason: analysislock.KeyBusy, Parked: true}
 	for name, c := range map[string]struct {
 		acq          analysislock.Acquisition
 		err, delayed error
-		want         string // the result, its code, whether it is acknowledged, and how many are booked
+		task         string // of this delivery
+		want         string // the result, its code, whether it is acknowledged, and what is booked
 		wraps        error  // what the result's error is
 	}{
-		"parked":          {acq: parked, want: "key_busy true 0"},
-		"parked, perhaps": {acq: reason(analysislock.KeyBusy), want: "key_busy false 0"},
-		"not due":         {acq: reason(analysislock.Waiting), want: "waiting true 1"},
-		"locked":          {acq: reason(analysislock.Locked), want: "locked true 1"},
+		"parked":          {acq: parked, want: "key_busy true"},
+		"parked, perhaps": {acq: reason(analysislock.KeyBusy), want: "key_busy false"},
+		"not due":         {acq: reason(analysislock.Waiting), want: "waiting true x@0s next"},
+		"locked":          {acq: reason(analysislock.Locked), want: "locked true x@2s follow"},
+		"locked, at the follow-up": {
+			acq: reason(analysislock.Locked), task: (&Runner{}).followName("x", 7, expires), want: "locked false",
+		},
 		"no attempt is left": {
-			acq: reason("attempts_exhausted"), want: "failed attempts_exhausted true 0", wraps: lease.ErrExhausted,
+			acq: reason("attempts_exhausted"), want: "failed attempts_exhausted true", wraps: lease.ErrExhausted,
 		},
 		"no run time is left": {
-			acq: reason("run_time_exhausted"), want: "failed run_time_exhausted true 0", wraps: errRunTime,
+			acq: reason("run_time_exhausted"), want: "failed run_time_exhausted true", wraps: errRunTime,
 		},
-		"it kills":                 {acq: reason("crashed"), want: "failed crashed true 0"},
-		"it is full":               {err: &analysislock.UnrecordableError{}, want: "failed unrecordable true 0"},
-		"it is full, with FAILED":  {err: lease.ErrRefused, want: "malformed false 0", wraps: lease.ErrRefused},
-		"delayed":                  {acq: suspect, want: "suspect true 1"},
-		"changed before the delay": {acq: suspect, delayed: lease.ErrConflict, want: "suspect false 0"},
-		"not delayed":              {acq: suspect, delayed: lease.ErrUnavailable, want: "unavailable false 0"},
+		"it kills": {acq: reason("crashed"), want: "failed crashed true"},
+		"it is full": {
+			err: full, want: "failed unrecordable true", wraps: analysislock.ErrUnrecordable,
+		},
+		"it is full, with FAILED":  {err: lease.ErrRefused, want: "malformed false", wraps: lease.ErrRefused},
+		"delayed":                  {acq: suspect, want: "suspect true x@0s next"},
+		"changed before the delay": {acq: suspect, delayed: lease.ErrConflict, want: "suspect false"},
+		"not delayed":              {acq: suspect, delayed: lease.ErrUnavailable, want: "unavailable false"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
-			q := &bookings{}
-			r := (&Runner{
-				Queue: q, Log: slog.New(slog.DiscardHandler), Locks: skipping{nil, c.acq, c.err, c.delayed, stop},
-			}).Deliver(ctx, Delivery{AnalysisID: "x", Analyzer: orchestrator.AnalyzerFunc(nil)})
+			q, acq := &bookings{}, c.acq
+			acq.Grant.Token, acq.ExpiresAt = 7, expires
+			runner := &Runner{
+				Queue: q, Log: slog.New(slog.DiscardHandler), Locks: skipping{nil, acq, c.err, c.delayed, stop},
+			}
+			r := runner.Deliver(ctx, Delivery{AnalysisID: "x", Task: c.task, Analyzer: orchestrator.AnalyzerFunc(nil)})
+			due := expires
+			if r.Reason == Suspect {
+				due = time.Unix(0, 0).Add(r.RetryIn)
+			}
+			names := map[string]string{
+				runner.followName("x", 7, due): "follow", runner.nextName("x", 7, due): "next",
+			}
 			code := ""
 			if r.Code != "" {
 				code = r.Code + " "
 			}
-			got := fmt.Sprintf("%s %s%t %d", r.Reason, code, r.Ack, len(q.ids))
+			got := strings.TrimSpace(fmt.Sprintf("%s %s%t %s", r.Reason, code, r.Ack, q.describe(names, due)))
 			if wraps := c.wraps == nil || errors.Is(r.Err, c.wraps); got != c.want || !wraps {
 				t.Errorf("%s, %v; want %s, %v", got, r.Err, c.want, c.wraps)
 			}
@@ -102,9 +132,12 @@ func TestDeliver_Skip(t *testing.T) {
 			if r.Reason != Suspect {
 				return
 			}
-			booked := len(q.ids) > 0
-			if r.RetryIn <= leastDelay || r.RetryAt.IsZero() == booked {
-				t.Errorf("in %v, at %v, booked %t", r.RetryIn, r.RetryAt, booked)
+			booked := len(q.tasks) > 0
+			if jitter := r.RetryIn - leastDelay; jitter < 0 || jitter > delayRange {
+				t.Errorf("in %v, want 15 s to 45 s", r.RetryIn)
+			}
+			if r.RetryAt.IsZero() == booked {
+				t.Errorf("at %v, booked %t", r.RetryAt, booked)
 			}
 		})
 	}
@@ -137,6 +170,7 @@ func (k *freeing) Wake(ctx context.Context, key, id string, finished bool) ([]an
 // or the slot that is kept for an analysis that has ended. The process stops meanwhile.
 func TestDeliver_LeaveKey(t *testing.T) {
 	const finished, exhausted = analysislock.AlreadyFinished, analysislock.AttemptsExhausted
+	const locked, freed = "x@now follow", "y@now slot, z@now slot"
 	for name, c := range map[string]struct {
 		reason string
 		task   string
@@ -146,16 +180,16 @@ func TestDeliver_LeaveKey(t *testing.T) {
 		booked string
 	}{
 		"nothing is kept":    {reason: finished},
-		"kept, and finished": {reason: finished, hold: true, calls: "wake k x true", booked: "y z"},
-		"kept, and failed":   {reason: exhausted, hold: true, calls: "wake k x true", booked: "y z"},
-		"kept, and locked":   {reason: analysislock.Locked, hold: true, booked: "x"},
-		"booked for a slot":  {reason: finished, task: "t-slot", calls: "wake k x true", booked: "y z"},
+		"kept, and finished": {reason: finished, hold: true, calls: "wake k x true", booked: freed},
+		"kept, and failed":   {reason: exhausted, hold: true, calls: "wake k x true", booked: freed},
+		"kept, and locked":   {reason: analysislock.Locked, hold: true, booked: locked},
+		"booked for a slot":  {reason: finished, task: "t-slot", calls: "wake k x true", booked: freed},
 		"booked for a slot, and locked": {
-			reason: analysislock.Locked, task: "t-slot", calls: "wake k x false", booked: "x y z",
+			reason: analysislock.Locked, task: "t-slot", calls: "wake k x false", booked: locked + ", " + freed,
 		},
-		"booked for a slot, none free": {reason: analysislock.KeyBusy, task: "t-slot", booked: "n"},
-		"others come first":            {reason: analysislock.KeyBusy, booked: "n"},
-		"it has taken one":             {reason: finished, slot: true, calls: "leave true", booked: "y z"},
+		"booked for a slot, none free": {reason: analysislock.KeyBusy, task: "t-slot", booked: "n@now slot"},
+		"others come first":            {reason: analysislock.KeyBusy, booked: "n@now slot"},
+		"it has taken one":             {reason: finished, slot: true, calls: "leave true", booked: freed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
@@ -167,14 +201,18 @@ func TestDeliver_LeaveKey(t *testing.T) {
 				acq.Next = []analysislock.Analysis{{ID: "n"}}
 			}
 			q, keys := &bookings{}, &freeing{}
-			(&Runner{
+			runner := &Runner{
 				Queue: q, Log: slog.New(slog.DiscardHandler), Locks: skipping{acq: acq, stop: stop},
 				Keys: keys, HoldKeys: c.hold,
-			}).Deliver(ctx, Delivery{AnalysisID: "x", Task: c.task, Analyzer: orchestrator.AnalyzerFunc(nil)})
-			slices.Sort(q.ids)
-			calls, ids := strings.Join(keys.calls, ", "), strings.Join(q.ids, " ")
-			if calls != c.calls || ids != c.booked {
-				t.Errorf("%q, and booked %q; want %q and %q", calls, ids, c.calls, c.booked)
+			}
+			runner.Deliver(ctx, Delivery{AnalysisID: "x", Task: c.task, Analyzer: orchestrator.AnalyzerFunc(nil)})
+			names := map[string]string{runner.followName("x", 0, time.Time{}): "follow"}
+			for _, id := range []string{"n", "y", "z"} {
+				names[runner.slotName(&analysislock.Analysis{ID: id})] = "slot"
+			}
+			calls, booked := strings.Join(keys.calls, ", "), q.describe(names, time.Time{})
+			if calls != c.calls || booked != c.booked {
+				t.Errorf("%q, and booked %q; want %q and %q", calls, booked, c.calls, c.booked)
 			}
 		})
 	}

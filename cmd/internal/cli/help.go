@@ -79,7 +79,7 @@ func printCommands(w io.Writer, root *cobra.Command, columns int) {
 			}
 		}
 	}
-	Print(w, "\n%s\nHelp for one command: taskguard help COMMAND\n", wrap(exitCodes, 0, columns))
+	Print(w, "\n%s\nHelp for one command: %s help COMMAND\n", wrap(exitCodes, 0, columns), Program())
 }
 
 // wrap breaks text into lines of at most columns, and indents all but the first.

@@ -149,14 +149,14 @@ func Exports(vars map[string]string) string {
 // Program returns what starts this program again, for a command that a message names: the path that was typed, or the
 // name that the shell finds.
 func Program() string {
-	switch typed := os.Args[0]; {
-	case strings.Contains(typed, "go-build"): // go run deletes the directory in which it has built this program
+	if buildDirectory.MatchString(os.Args[0]) { // go run deletes it
 		return "go run ./cmd/taskguard"
-	case strings.Contains(typed, "/"):
-		return Quote(typed)
 	}
-	return "taskguard"
+	return Quote(os.Args[0])
 }
+
+// buildDirectory matches a directory in which go run has built a program.
+var buildDirectory = regexp.MustCompile(`/go-build\d*/`)
 
 // plainWord matches words that a shell does not change.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+,-]+$`)

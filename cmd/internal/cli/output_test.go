@@ -77,7 +77,8 @@ func startedAs(t *testing.T, name string) {
 func TestProgram(t *testing.T) {
 	for typed, want := range map[string]string{
 		"taskguard": "taskguard", "bin/taskguard": "bin/taskguard", "/my tools/taskguard": "'/my tools/taskguard'",
-		"/tmp/go-build1/exe/taskguard": "go run ./cmd/taskguard",
+		"/tmp/go-build1/b001/exe/taskguard": "go run ./cmd/taskguard", "tg": "tg",
+		"/go-builder/taskguard": "/go-builder/taskguard",
 	} {
 		startedAs(t, typed)
 		if got := Program(); got != want {

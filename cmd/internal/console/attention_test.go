@@ -158,6 +158,7 @@ func TestKinds(t *testing.T) {
 	hasNot(t, second, "Analyses")
 	has(t, list("", "", console.Kind{Name: "report"}), "<h1>report</h1>", "taskguard submit --input")
 	hasNot(t, list("", "?state=READY"), "first-command")
+	has(t, page(t, open(t, newSource(), console.Options{Program: "bin/tg"}), "/"), ">bin/tg submit --input")
 
 	final := open(t, newSource(), console.Options{Fields: repo.Fields{Final: []string{"ARCHIVED"}}})
 	has(t, page(t, final, "/?state=ARCHIVED"), "<option>FAILED</option><option selected>ARCHIVED</option>")

@@ -35,6 +35,7 @@ const DefaultLimit = 50
 type Options struct {
 	Place    string        // shown in the page's header: project, database and collection
 	Project  string        // Google Cloud project with the workers' log lines; empty: no page links them
+	Program  string        // what starts taskguard in the commands that pages name; empty: taskguard
 	Root     string        // the path under which the caller serves the pages and which it strips; empty: /
 	Called   bool          // no deliveries run the work, but its callers, as that of Do
 	Kinds    []Kind        // all kinds with their pages; several are linked in the header
@@ -80,18 +81,22 @@ var pages = template.Must(template.New("").Funcs(template.FuncMap{
 	"legible": printable.Line, "shorten": shorten, "span": cli.Span, "age": age, "stamp": stamp,
 	"clock": clock, "ms": time.Time.UnixMilli, "number": number, "took": took, "message": message, "headline": headline, "line": oneLine, "lower": strings.ToLower,
 	"repeats": strings.HasSuffix, "utc": utc, "percent": percent, "fold": fold, "root": func() string { return "" },
+	"program": func() string { return "" },
 }).ParseFS(assets, "assets/*.html"))
 
 // NewServer returns a Server of the analyses of source. It is ready until work ends.
 func NewServer(work context.Context, source Source, o Options) *Server {
 	o.Limit, o.Every = cmp.Or(o.Limit, DefaultLimit), cmp.Or(o.Every, 8*time.Second)
+	o.Program = cmp.Or(o.Program, "taskguard")
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 
 	s := &Server{
 		Lifecycle: lifecycle.New(work, o.Log), source: source, o: o, echo: echo.New(),
-		html:     template.Must(pages.Clone()).Funcs(template.FuncMap{"root": func() string { return o.Root }}),
+		html: template.Must(pages.Clone()).Funcs(template.FuncMap{
+			"root": func() string { return o.Root }, "program": func() string { return o.Program },
+		}),
 		readings: map[string]*reading{},
 		work:     work,
 	}

@@ -289,11 +289,11 @@ func (d *diagnosis) checkEnvironment(s service) {
 
 	analyzerMayRead := s.custom || s.value("ANALYZER_ENV") != ""
 	known := slices.Sorted(maps.Keys(read))
-	program, runs := d.config.Analyzer.(interface{ Withheld([]string) []string })
-	runs = runs && s.settings == WorkerSettings && !s.custom
+	runs := s.settings == WorkerSettings && !s.custom
 	for _, name := range slices.Sorted(maps.Keys(s.Environment)) {
 		unread := runs && s.Environment[name] == Secret && !read[name]
-		d.rule(Advice, "variable-withheld", unread && len(program.Withheld([]string{name + "="})) > 0,
+		withheld, _ := d.config.Withheld([]string{name + "="})
+		d.rule(Advice, "variable-withheld", unread && len(withheld) > 0,
 			"%s does not read the secret %s, and the program of ANALYZER does not get it.\n"+
 				"Name it in ANALYZER_ENV, or remove it (--remove-secrets=%[2]s).", s.title, name)
 		word, _, _ := strings.Cut(strings.ToUpper(name), "_")
@@ -303,7 +303,7 @@ func (d *diagnosis) checkEnvironment(s service) {
 			better = "it to " + meant
 		}
 		d.rule(adviceIf(analyzerMayRead), "unknown-variable", !read[name] && (words[word] || meant != ""),
-			"%s does not read the variable %s: its name may be misspelled.\n"+
+			"%s does not read the variable %s: its name may be misspelt.\n"+
 				"Correct %s, or remove it unless the analyzer reads it (--remove-env-vars=%[2]s).",
 			s.title, name, better)
 	}

@@ -15,10 +15,12 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"taskguard/cmd/internal/cli"
 	"taskguard/internal/testing/emulatortest"
 	"taskguard/internal/testing/must"
+	"taskguard/orchestrator"
 )
 
 // TestMain makes this program a worker, which writes the log in WORKER_LOG. It ends at once if the
@@ -117,6 +119,38 @@ func TestLogTo_Full(t *testing.T) {
 	if got := errs.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "/dev/full: no space left") {
 		t.Errorf("%q; want one warning", got)
 	}
+}
+
+// reporter is a Reporter of one method.
+type reporter struct {
+	orchestrator.Reporter
+
+	report func()
+}
+
+func (r reporter) Report(orchestrator.Report) { r.report() }
+
+func TestSlowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var reported []time.Duration
+		report := func() { reported = append(reported, time.Since(began)) }
+		analyze := func(_ context.Context, job orchestrator.Job) (orchestrator.Result, error) {
+			for _, progress := range []float64{0.25, 0.75} {
+				job.Reporter.Report(orchestrator.Report{Progress: &progress})
+			}
+			return "done", nil
+		}
+		run := slowed(orchestrator.AnalyzerFunc(analyze), 8*time.Second)
+		result, err := run(t.Context(), orchestrator.Job{Reporter: reporter{report: report}})
+		want := []time.Duration{2 * time.Second, 6 * time.Second}
+		if took := time.Since(began); !slices.Equal(reported, want) || took != 8*time.Second {
+			t.Errorf("reports after %v, the end after %v", reported, took)
+		}
+		if result != "done" || err != nil {
+			t.Errorf("%v, %v", result, err)
+		}
+	})
 }
 
 // workerThat returns a worker that answers each delivery.

@@ -91,7 +91,7 @@ func warnOfMisspelt(c *cli.Call) {
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
 		if meant := env.Misspelt(name, variables); meant != "" {
-			c.Notice("the variable %s is not read: did you mean %s?", name, meant)
+			c.Notice("the variable %s is not read: its name may be misspelt; did you mean %s?", name, meant)
 		}
 	}
 }

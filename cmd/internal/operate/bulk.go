@@ -224,6 +224,8 @@ type tally struct {
 	outcomes  map[string]int
 	reasons   map[string]int // why analyses were skipped
 	notBooked bool           // a change was made whose delivery is not booked
+
+	unconfirmed int // of the failed: may have been made
 }
 
 // add counts the outcome of a change. It prints the error, if any, and with --json the line of the analysis.
@@ -233,6 +235,9 @@ func (t *tally) add(ctx context.Context, id, outcome, reason string, err error) 
 	t.outcomes[outcome]++
 	if outcome == skipped {
 		t.reasons[reason]++
+	}
+	if reason == notConfirmed {
+		t.unconfirmed++
 	}
 	t.notBooked = t.notBooked || errors.Is(err, console.ErrNotBooked)
 	cli.Report(ctx, t.c.Err, t.c.Name, err)
@@ -252,14 +257,19 @@ func (t *tally) print(verb console.Verb) {
 		_ = t.c.PrintJSON(map[string]any{"summary": map[string]any{
 			"matched": t.matched, "dry_run": t.dryRun,
 			"changed": n[didChange], "skipped": n[skipped], "failed": n[failed],
+			"not_confirmed": t.unconfirmed,
 		}})
 	} else {
 		word := "changed"
 		if t.dryRun {
 			word = "would be changed"
 		}
-		cli.Print(t.c.Out, "%d matched, %d %s, %d skipped, %d failed\n",
-			t.matched, n[didChange]+n[wouldChange], word, n[skipped], n[failed])
+		unconfirmed := ""
+		if t.unconfirmed > 0 {
+			unconfirmed = fmt.Sprintf(", %d of them not confirmed", t.unconfirmed)
+		}
+		cli.Print(t.c.Out, "%d matched, %d %s, %d skipped, %d failed%s\n",
+			t.matched, n[didChange]+n[wouldChange], word, n[skipped], n[failed], unconfirmed)
 	}
 
 	var why []string

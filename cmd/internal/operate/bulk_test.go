@@ -19,6 +19,7 @@ import (
 	"taskguard/cmd/internal/cli"
 	"taskguard/cmd/internal/console"
 	"taskguard/internal/testing/emulatortest"
+	"taskguard/lease"
 	"taskguard/lease/analysislock"
 	"taskguard/lease/iso8601"
 	"taskguard/repo"
@@ -141,6 +142,27 @@ func TestBulk_Change(t *testing.T) {
 		try(console.Requeue, bulk{}, with(fresh, doc{"lastError": doc{"code": "c"}}), same, "changed")
 		try(console.Requeue, bulk{}, with(crashed, fresh), same, "changed")
 	})
+}
+
+// This machine's clock is behind, then ahead of, Firestore's.
+func TestChange_Clock(t *testing.T) {
+	for _, ahead := range []time.Duration{3 * time.Hour, -3 * time.Hour} {
+		for _, verb := range []console.Verb{console.Delete, console.Requeue} {
+			synctest.Test(t, func(t *testing.T) {
+				b, cl, now := skewed(t, ahead)
+				for left, held := range map[time.Duration]bool{time.Second: true, -time.Second: false} {
+					expires := now().Add(left)
+					b.Put(t, "x", doc{
+						"status": "PROCESSING", "lockOwner": "w/1", "lockToken": 1, "lockExpiresAt": expires,
+					})
+					done, err := cl.change(t.Context(), console.Change{Verb: verb, ID: "x"}, silent)
+					if refused := errors.As(err, new(*lease.HeldError)); refused != held || done.Lock.Held {
+						t.Errorf("%s, %v left, Firestore ahead by %v: %+v, %v", verb, left, ahead, done, err)
+					}
+				}
+			})
+		}
+	}
 }
 
 // The filter's durations are before Firestore's time, and so is the time of a repeated command.

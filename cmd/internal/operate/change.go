@@ -281,7 +281,7 @@ func (cl *Client) log(
 }
 
 // mayHaveChanged is the log's message of a change whose outcome is unknown.
-const mayHaveChanged = "not confirmed: an operator may have changed it"
+const mayHaveChanged = "an operator's change is not confirmed"
 
 // about returns a log that names the change and the operator.
 func (cl *Client) about(log *slog.Logger, c console.Change) *slog.Logger {

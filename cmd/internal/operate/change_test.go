@@ -86,8 +86,10 @@ func TestChange_Unconfirmed(t *testing.T) {
 		var all bulk
 		all.filter.declare(&cobra.Command{}, nil)
 		err := all.run(t.Context(), c, clientOf(t, b, f.options()...), console.Cancel)
-		if err == nil || !strings.Contains(out.String(), `"outcome":"failed","reason":"not_confirmed"`) {
-			t.Errorf("%v: %s", err, out)
+		for _, want := range []string{`"outcome":"failed","reason":"not_confirmed"`, `"not_confirmed":1`} {
+			if err == nil || !strings.Contains(out.String(), want) {
+				t.Errorf("%v: %s; want %s", err, out, want)
+			}
 		}
 	})
 	inBubble("a room", func(t *testing.T, b *backend, f *forgetful, log *emulatortest.Log) {

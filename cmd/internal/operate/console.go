@@ -153,7 +153,8 @@ func NewConsole(ctx context.Context, c *cli.Call, o ConsoleOptions) (*ConsoleSer
 		s.options.Kinds = append(s.options.Kinds, kind)
 	}
 
-	if o.Audience == "" {
+	if o.Audience == "" { // its users are on this machine
+		s.options.Program = cli.Program()
 		return s, nil
 	}
 	proxy, err := taskauth.NewIAP(o.Audience, taskauth.KeySource{KeysURL: o.KeysURL, Log: o.Log})

@@ -169,12 +169,22 @@ func (c *Config) readAnalyzer(e *env.Environment) {
 	}
 }
 
+// Withheld returns the names of the variables of an environment that the analyzer's program does not get. It returns
+// false if the analyzer is not a program.
+func (c Config) Withheld(environment []string) ([]string, bool) {
+	program, ok := c.Analyzer.(interface{ Withheld([]string) []string })
+	if !ok {
+		return nil, false
+	}
+	return program.Withheld(environment), true
+}
+
 // warnOfMisspelt logs a warning of each variable whose name may be misspelt. Those that the analyzer's program gets may
 // be its own.
 func (c Config) warnOfMisspelt(ctx context.Context, log *slog.Logger) {
 	environment := os.Environ()
-	if program, ok := c.Analyzer.(interface{ Withheld([]string) []string }); ok {
-		environment = program.Withheld(environment)
+	if withheld, ok := c.Withheld(environment); ok {
+		environment = withheld
 	}
 	c.variables.WarnOfMisspelt(ctx, log, environment)
 }
@@ -182,10 +192,7 @@ func (c Config) warnOfMisspelt(ctx context.Context, log *slog.Logger) {
 // attrs returns the configuration, for the log.
 func (c Config) attrs() []slog.Attr {
 	o := c.Options
-	var withheld []string // names
-	if program, ok := c.Analyzer.(interface{ Withheld([]string) []string }); ok {
-		withheld = program.Withheld(os.Environ())
-	}
+	withheld, _ := c.Withheld(os.Environ())
 	return []slog.Attr{
 		slog.String("task_auth", c.Auth.Mode), slog.String("task_keys", redact(c.Auth.Token.KeysURL)),
 		slog.String("task_queue", o.Queue.Name), slog.String("project", c.Project),
