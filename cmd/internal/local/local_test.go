@@ -271,7 +271,7 @@ func TestVariables(t *testing.T) {
 	if err == nil || !read["LOCK_HEARTBEAT"] {
 		t.Fatalf("%v, %v", err, read)
 	}
-	var all cli.Lookup = func(string) (string, bool) { return "x", true }
+	all := func(string) (string, bool) { return "x", true }
 	got := (&local{c: &cli.Call{Lookup: all}}).variables()
 	ofWorkers := []string{
 		"TASK_AUTH", "TASK_AUDIENCE", "TASK_SERVICE_ACCOUNTS", "TASK_JWKS_URL", "FIRESTORE_DATABASE",
