@@ -79,7 +79,8 @@ func printCommands(w io.Writer, root *cobra.Command, columns int) {
 			}
 		}
 	}
-	Print(w, "\n%s\nHelp for one command: %s help COMMAND\n", wrap(exitCodes, 0, columns), Program())
+	Print(w, "\n%s\n%s\n", wrap(exitCodes, 0, columns),
+		wrap("Help for one command: "+Program()+" help COMMAND", 0, columns))
 }
 
 // wrap breaks text into lines of at most columns, and indents all but the first.
