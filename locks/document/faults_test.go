@@ -150,8 +150,8 @@ func TestSweep_Limit(t *testing.T) {
 		if err == nil || swept < 700 {
 			t.Errorf("swept %d, %v; want about 800", swept, err)
 		}
-		if took := time.Since(began); took > sweepTimeout+time.Second {
-			t.Errorf("it took %v, want 50 s", took)
+		if took := time.Since(began); took > sweepTimeout+timeout { // the last one tries again, with pauses
+			t.Errorf("it took %v, want about 50 s", took)
 		}
 	})
 }
